@@ -1,0 +1,1 @@
+"""What users import: session clients, agents, typed results."""

@@ -1,0 +1,1 @@
+"""One machine: embedded Redis and the supervisor of the services."""

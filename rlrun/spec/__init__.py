@@ -1,0 +1,1 @@
+"""The RLRun document: pydantic models, defaults, validation."""

@@ -1,0 +1,1 @@
+"""Every Redis access: key names, Lua scripts, one module per concern."""

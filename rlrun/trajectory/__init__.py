@@ -1,0 +1,1 @@
+"""Trajectories as values: tree, rewards, rows of tensors."""

@@ -1,0 +1,1 @@
+"""Who serves what: members with leases, placement, admission, policy versions; all state in Redis."""

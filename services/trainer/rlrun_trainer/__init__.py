@@ -1,0 +1,1 @@
+"""Trajectories in, policy versions out: batches, advantages, losses, checkpoints, publishing."""
