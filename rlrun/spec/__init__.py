@@ -22,6 +22,7 @@ from rlrun.spec.messages import format_errors
 from rlrun.spec.process_env import LogFormat, LogLevel, ProcessEnv
 from rlrun.spec.rollout import Admission, ExportStyle, RewardPropagation, RolloutSpec, TasksSpec
 from rlrun.spec.run import API_VERSION, KIND, MAX_NAME_LENGTH, Metadata, RLRun, RunSpec
+from rlrun.spec.schema import json_schema
 from rlrun.spec.serving import (
     AgentMode,
     AgentSpec,
@@ -107,6 +108,7 @@ __all__ = [
     "WeightsSpec",
     "WorkerSpec",
     "format_errors",
+    "json_schema",
     "load",
     "loads",
     "parse",

@@ -13,7 +13,7 @@ from rlrun.spec.messages import closest
 
 PREFIX = "RLRUN_"
 # Read by the command line's client commands only; a shell that starts services may hold them too.
-CLIENT_VARIABLES = frozenset({"RLRUN_URL"})
+CLIENT_VARIABLES = frozenset({"RLRUN_URL", "RLRUN_SESSION_KEY"})
 SECRET_VARIABLES = frozenset({"RLRUN_REDIS_URL"})
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?$")
 

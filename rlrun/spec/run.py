@@ -28,7 +28,7 @@ class Metadata(SpecModel):
         min_length=1,
         max_length=MAX_NAME_LENGTH,
         pattern=NAME_PATTERN,
-        description="Name of the run: lower-case letters, digits, hyphens; starts with a letter. Redis keys and Kubernetes objects carry it.",
+        description="Name of the run, in Redis keys and Kubernetes objects: lower-case letters, digits, hyphens; a letter first.",
     )
     namespace: str | None = Field(default=None, max_length=63, description="Kubernetes namespace; without meaning elsewhere.")
     labels: dict[str, str] = Field(default={}, max_length=64, description="Kubernetes labels; without meaning elsewhere.")

@@ -1,0 +1,67 @@
+"""`rlrun start-session`, `set-reward`, `end-session`: the life of a session by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import typer
+
+from rlrun.cli import gateway
+from rlrun.cli.outcome import EXIT_MISUSED, CommandFailed, JsonOption, print_json
+
+
+def start_session(
+    task_id: Annotated[str, typer.Argument(help="Name of the task; the session's id begins with it.")],
+    key: Annotated[str | None, typer.Option("--key", help="Use this session key again: its running session ends first.")] = None,
+    url: gateway.UrlOption = gateway.DEFAULT_URL,
+    admin_key_file: gateway.AdminKeyOption = None,
+    timeout: gateway.TimeoutOption = 150.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Starts a session and prints its id and key."""
+    body = {"task_id": task_id} | ({"api_key": key} if key else {})
+    answer = gateway.call("POST", url, "/rl/start_session", key=gateway.admin_key(admin_key_file), body=body, timeout_seconds=timeout)
+    if as_json:
+        print_json(answer)
+        return
+    typer.echo(f"session {answer['session_id']}")
+    typer.echo(f"export OPENAI_BASE_URL={url.rstrip('/')}/v1")
+    typer.echo(f"export OPENAI_API_KEY={answer['api_key']}")
+
+
+def set_reward(
+    reward: Annotated[float, typer.Argument(help="The reward, a finite number; negative ones after `--`.")],
+    interaction_id: Annotated[
+        str | None, typer.Option("--interaction", help="Id of the interaction (chatcmpl-...); the session's last one when not given.")
+    ] = None,
+    key: gateway.SessionKeyOption = None,
+    key_file: gateway.SessionKeyFileOption = None,
+    url: gateway.UrlOption = gateway.DEFAULT_URL,
+    timeout: gateway.TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Sets the reward of an interaction."""
+    if not math.isfinite(reward):
+        raise CommandFailed(f"reward {reward}: must be a finite number", next_step="give a number such as 1.0", exit_code=EXIT_MISUSED)
+    body: dict[str, Any] = {"reward": reward} | ({"interaction_id": interaction_id} if interaction_id is not None else {})
+    answer = gateway.call("POST", url, "/rl/set_reward", key=gateway.session_key(key, key_file), body=body, timeout_seconds=timeout)
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(f"reward {reward:g} set on {interaction_id or 'the last interaction'}")
+
+
+def end_session(
+    key: gateway.SessionKeyOption = None,
+    key_file: gateway.SessionKeyFileOption = None,
+    url: gateway.UrlOption = gateway.DEFAULT_URL,
+    timeout: gateway.TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Ends the session that a key belongs to."""
+    answer = gateway.call("POST", url, "/rl/end_session", key=gateway.session_key(key, key_file), body={}, timeout_seconds=timeout)
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo("session ended")

@@ -1,0 +1,51 @@
+"""`rlrun sessions` and `rlrun session show`: reading sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from rlrun.cli import gateway
+from rlrun.cli.outcome import JsonOption, console, print_json
+from rlrun.cli.render import rows_table, session_tree
+
+SessionArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the session.")]
+
+
+def sessions(
+    state: Annotated[str | None, typer.Option("--state", help="Only sessions in this state, such as active or finished.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most this many, newest first.")] = 50,
+    url: gateway.UrlOption = gateway.DEFAULT_URL,
+    admin_key_file: gateway.AdminKeyOption = None,
+    timeout: gateway.TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Lists sessions."""
+    query = {"limit": str(limit)} | ({"state": state} if state is not None else {})
+    answer = gateway.call("GET", url, "/admin/sessions", key=gateway.admin_key(admin_key_file), query=query, timeout_seconds=timeout)
+    if as_json:
+        print_json(answer)
+        return
+    rows = answer["sessions"] if isinstance(answer, dict) else answer
+    if rows:
+        console().print(rows_table(rows))
+    else:
+        typer.echo("no sessions")
+
+
+def show(
+    session_id: SessionArgument,
+    url: gateway.UrlOption = gateway.DEFAULT_URL,
+    admin_key_file: gateway.AdminKeyOption = None,
+    timeout: gateway.TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Draws a session's conversation tree: tokens, loss mask, policy versions, rewards."""
+    path = f"/admin/sessions/{quote(session_id, safe='')}"
+    answer = gateway.call("GET", url, path, key=gateway.admin_key(admin_key_file), timeout_seconds=timeout)
+    if as_json:
+        print_json(answer)
+    else:
+        console().print(session_tree(answer))
