@@ -1,0 +1,206 @@
+"""A model's tokenizer and chat template from its directory, without transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer as FastTokenizer
+
+from rlrun.errors import ConfigError, InvalidRequest
+
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+
+
+class TemplateRefusal(InvalidRequest):
+    """The model's chat template does not take these messages."""
+
+
+class ChatTokenizer:
+    """Text <-> ids, messages -> text.
+
+    `eos_ids`: every id that ends an output. `vocabulary[i]` is the bytes that token i adds to a text.
+    """
+
+    def __init__(self, fast: FastTokenizer, template: str, *, special_tokens: Mapping[str, str], eos_ids: Sequence[int]) -> None:
+        self._fast = fast
+        self._template = _environment().from_string(template)
+        self._special_tokens = dict(special_tokens)
+        self.eos_ids = tuple(eos_ids)
+        self.vocabulary = _vocabulary(fast)
+
+    @staticmethod
+    def load(directory: str | Path) -> ChatTokenizer:
+        """Reads tokenizer.json, tokenizer_config.json, generation_config.json and the chat template.
+
+        Raises:
+            ConfigError: a file is missing or says nothing usable; names it.
+        """
+        root = Path(directory)
+        tokenizer_file = root / "tokenizer.json"
+        if not tokenizer_file.is_file():
+            raise ConfigError(f"{tokenizer_file} does not exist; the model directory must hold a fast tokenizer", param="model")
+        config = _read_json(root / "tokenizer_config.json")
+        fast = FastTokenizer.from_file(str(tokenizer_file))
+        special = {name: _token_text(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
+        eos_ids = _eos_ids(root, fast, special)
+        if not eos_ids:
+            raise ConfigError(f"{root}: no end-of-sequence token in tokenizer_config.json or generation_config.json", param="model")
+        return ChatTokenizer(fast, _read_template(root, config), special_tokens=special, eos_ids=eos_ids)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """All tokens as text, special ones included."""
+        vocabulary = self.vocabulary
+        return b"".join(vocabulary[i] if 0 <= i < len(vocabulary) else b"" for i in ids).decode("utf-8", errors="replace")
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Any] | None,
+        add_generation_prompt: bool,
+        template_kwargs: Mapping[str, Any],
+    ) -> str:
+        """The conversation as the model's text.
+
+        Raises:
+            TemplateRefusal: the template raised, for example because roles do not alternate as it demands.
+        """
+        try:
+            return self._template.render(
+                {
+                    **self._special_tokens,
+                    **template_kwargs,
+                    "messages": messages,
+                    "tools": tools,
+                    "documents": None,
+                    "add_generation_prompt": add_generation_prompt,
+                }
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+            raise TemplateRefusal(f"The model's chat template does not take these messages: {error}", param="messages") from error
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks assistant text for other programs; here its body is plain template."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+
+    def parse(self, parser: Any) -> list[nodes.Node]:
+        next(parser.stream)
+        body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return body
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # The filter of jinja2 escapes <, > and & for HTML, which the models never saw in training.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = msgspec.json.decode(path.read_bytes())
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: {error}", param="model") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _read_template(root: Path, config: Mapping[str, Any]) -> str:
+    file = root / CHAT_TEMPLATE_FILE
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several named ones
+        named = {one.get("name"): one.get("template") for one in template}
+        template = named.get("tool_use") or named.get("default")
+    if not isinstance(template, str):
+        raise ConfigError(f"{root}: no {CHAT_TEMPLATE_FILE} and no chat_template in tokenizer_config.json", param="model")
+    return template
+
+
+def _token_text(value: Any) -> str:
+    return value["content"] if isinstance(value, dict) else str(value)
+
+
+def _eos_ids(root: Path, fast: FastTokenizer, special: Mapping[str, str]) -> list[int]:
+    """The tokenizer's own one first, then those that generation_config.json and config.json name."""
+    found: list[int] = []
+    if (own := fast.token_to_id(special.get("eos_token", ""))) is not None:
+        found.append(own)
+    for name in ("generation_config.json", "config.json"):
+        value = _read_json(root / name).get("eos_token_id")
+        found.extend(one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int))
+    return list(dict.fromkeys(found))
+
+
+def _vocabulary(fast: FastTokenizer) -> list[bytes]:
+    """Bytes of each token, so that text can be put together from any cut of the ids.
+
+    Byte-level BPE maps bytes to printable characters (GPT-2's table); SentencePiece models write a space as U+2581 and
+    bytes as <0x0A>. Added tokens are plain text in both.
+    """
+    size = fast.get_vocab_size(with_added_tokens=True)
+    vocab: dict[str, int] = fast.get_vocab(with_added_tokens=True)
+    added = {index: token.content for index, token in fast.get_added_tokens_decoder().items()}
+    described = json.loads(fast.to_str()).get("decoder") or {}
+    to_bytes = _byte_level if _names(described, "ByteLevel") else _sentence_piece
+    table = [b""] * (max(vocab.values(), default=size - 1) + 1)
+    for text, index in vocab.items():
+        table[index] = added[index].encode() if index in added else to_bytes(text)
+    return table
+
+
+def _names(described: Mapping[str, Any], kind: str) -> bool:
+    return described.get("type") == kind or any(_names(one, kind) for one in described.get("decoders", ()))
+
+
+def _gpt2_table() -> dict[str, int]:
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _gpt2_table()
+
+
+def _byte_level(text: str) -> bytes:
+    return b"".join(bytes([_BYTE_OF[char]]) if char in _BYTE_OF else char.encode() for char in text)
+
+
+def _sentence_piece(text: str) -> bytes:
+    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+        return bytes([int(text[3:5], 16)])
+    return text.replace("\u2581", " ").encode()
