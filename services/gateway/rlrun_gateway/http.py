@@ -1,0 +1,127 @@
+"""The plain parts of HTTP over ASGI: bodies with limits, answers, request ids, clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from types import TracebackType
+from typing import Any
+
+from rlrun.errors import RequestTooLarge
+from rlrun.ids import new_request_id
+from rlrun_gateway.errors import HttpError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON_TYPE = (b"content-type", b"application/json")
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_CLOSE = ((b"connection", b"close"),)
+
+
+class ClientDisconnected(Exception):
+    """The client closed its connection before the answer ended."""
+
+
+def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
+
+
+def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The client's own id if it is short and printable, else a new one."""
+    value = header(headers, b"x-request-id")
+    return value.decode("ascii") if value is not None and _SANE_ID.fullmatch(value) else new_request_id()
+
+
+def check_json_type(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    content_type = (header(headers, b"content-type") or b"").split(b";", 1)[0].strip().lower()
+    if content_type != b"application/json" and not content_type.endswith(b"+json"):
+        shown = content_type.decode("latin-1")[:80] or "none"
+        raise HttpError(415, "unsupported_media_type", f"Content-Type is {shown}; send application/json", headers=_CLOSE)
+    if (encoding := header(headers, b"content-encoding")) not in (None, b"identity"):
+        raise HttpError(
+            415, "unsupported_media_type", f"Content-Encoding {encoding!r:.40} is not supported; send the body uncompressed", headers=_CLOSE
+        )
+
+
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_seconds: float) -> bytes:
+    """Reads a whole body and stops at the first byte too many.
+
+    Raises:
+        RequestTooLarge: longer than `max_bytes`, announced or real.
+        HttpError: 408 when the body takes longer than `timeout_seconds`.
+        ClientDisconnected: the connection ended inside the body.
+    """
+    announced = header(scope["headers"], b"content-length")
+    if announced is not None and announced.isdigit() and (len(announced) > 18 or int(announced) > max_bytes):
+        raise _too_large(max_bytes)
+    message = None
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body"):
+                body = message.get("body", b"")
+                if len(body) > max_bytes:
+                    raise _too_large(max_bytes)
+                return bytes(body)
+            return await _read_rest(message, receive, max_bytes)
+    except TimeoutError:
+        raise HttpError(408, "request_timeout", f"The request's body did not arrive within {timeout_seconds:g} s", headers=_CLOSE) from None
+
+
+async def _read_rest(message: Message, receive: Receive, max_bytes: int) -> bytes:
+    body = bytearray()
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+        if not message.get("more_body"):
+            return bytes(body)
+        message = await receive()
+
+
+def _too_large(max_bytes: int) -> RequestTooLarge:
+    return RequestTooLarge(f"The request's body is larger than {max_bytes} bytes; send less history or fewer tools")
+
+
+async def send_answer(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class cancelled_by_disconnect:  # noqa: N801 - reads like contextlib's helpers
+    """Cancels what runs inside as soon as the client goes away, and raises ClientDisconnected then.
+
+    Only for use after the whole body was read.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone = False
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._watch = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._watch.cancel()
+        if self._gone and isinstance(error, asyncio.CancelledError) and self._task.uncancel() == 0:
+            raise ClientDisconnected from error
