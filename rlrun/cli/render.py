@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.markup import escape
@@ -24,6 +25,12 @@ def cell(value: object) -> str:
     return escape(text if len(text) <= MAX_CELL_LENGTH else text[: MAX_CELL_LENGTH - 3] + "...")
 
 
+def _moment(value: object) -> str:
+    if not isinstance(value, int | float):
+        return cell(value)
+    return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
 def rows_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Table:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
@@ -31,7 +38,7 @@ def rows_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -
         numeric = all(isinstance(row.get(column), int | float | None) for row in rows)
         table.add_column(cell(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row.get(column)) for column in columns))
+        table.add_row(*(_moment(row.get(column)) if column.endswith("_unix_seconds") else cell(row.get(column)) for column in columns))
     return table
 
 

@@ -9,25 +9,27 @@ import typer
 
 from rlrun.cli import gateway
 from rlrun.cli.outcome import EXIT_MISUSED, CommandFailed, JsonOption, print_json
+from rlrun.cli.provider_blocks import Client, provider_block
 
 
 def start_session(
     task_id: Annotated[str, typer.Argument(help="Name of the task; the session's id begins with it.")],
     key: Annotated[str | None, typer.Option("--key", help="Use this session key again: its running session ends first.")] = None,
+    client: Annotated[Client, typer.Option("--client", help="Whose configuration to print.")] = Client.OPENAI,
+    model: Annotated[str, typer.Option("--model", help="What that client writes into `model`: spec.model.name.")] = "default",
     url: gateway.UrlOption = gateway.DEFAULT_URL,
     admin_key_file: gateway.AdminKeyOption = None,
     timeout: gateway.TimeoutOption = 150.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Starts a session and prints its id and key."""
+    """Starts a session and prints its id, and its key as configuration of a client."""
     body = {"task_id": task_id} | ({"api_key": key} if key else {})
     answer = gateway.call("POST", url, "/rl/start_session", key=gateway.admin_key(admin_key_file), body=body, timeout_seconds=timeout)
     if as_json:
         print_json(answer)
         return
-    typer.echo(f"session {answer['session_id']}")
-    typer.echo(f"export OPENAI_BASE_URL={url.rstrip('/')}/v1")
-    typer.echo(f"export OPENAI_API_KEY={answer['api_key']}")
+    typer.echo(f"session {answer['session_id']}", err=True)
+    typer.echo(provider_block(client, base_url=url, api_key=answer["api_key"], model=model))
 
 
 def set_reward(

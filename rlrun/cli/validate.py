@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,7 @@ def validate(file: FileOption, as_json: JsonOption = False) -> None:
     run = load(file)
     if as_json:
         # With the defaults filled in: what the services will see.
-        print_json(json.loads(run.model_dump_json(by_alias=True)))
+        print_json(run.to_document())
         return
     trainer = run.spec.trainer
     training = f"{trainer.algorithm.name}, {trainer.total_steps} steps of {trainer.batch_size} sessions" if trainer else "records only"

@@ -127,6 +127,12 @@ class AlgorithmBase(SpecModel):
     def rules(self) -> Iterator[Fault]:
         if self.reward_scaling == 0.0:
             yield Fault("rewardScaling", self.reward_scaling, "must not be 0, which removes every reward; use 1.0 for unchanged rewards")
+        if self.rejection_sampling is not None and not self.use_decoupled_loss:
+            yield Fault(
+                "rejectionSampling",
+                "an object",
+                "needs useDecoupledLoss: true, without which the proximal policy is the behaviour policy and nothing is rejected; set it",
+            )
 
     def uses_group(self) -> bool:
         return any(norm is not None and norm.uses_group() for norm in (self.reward_norm, self.adv_norm))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -117,6 +117,13 @@ class RLRun(SpecModel):
     kind: Literal["RLRun"] = Field(description=f"Always {KIND}.")
     metadata: Metadata = Field(description="Name of the run.")
     spec: RunSpec = Field(description="What to run.")
+
+    def to_document(self) -> dict[str, Any]:
+        """The resolved document as plain values: `parse(run.to_document()) == run`.
+
+        Nulls are kept: they differ from absent fields where the default is not null (`trainer: null` records only).
+        """
+        return self.model_dump(mode="json", by_alias=True)
 
     def data_directory(self, override: Path | None = None) -> Path:
         return override if override is not None else Path(self.spec.local.directory)

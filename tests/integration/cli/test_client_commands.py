@@ -99,7 +99,7 @@ CALLS = [
         ["start-session", "task", "--key", "sk-1"],
         ("POST /rl/start_session", {}, {"task_id": "task", "api_key": "sk-1"}),
         {"session_id": "task-1", "api_key": "sk-1"},
-        "session task-1",
+        "export OPENAI_API_KEY=sk-1",
     ),
     (
         ["export", "t-0", "--style", "concat", "--discount", "0.9"],

@@ -72,6 +72,12 @@ def test_up_reports_a_wrong_document_before_it_starts(tmp_path: Path) -> None:
     assert "No such file or directory" in result.stderr
 
 
+def test_up_refuses_an_engine_without_adapter() -> None:
+    result = RUNNER.invoke(build_app(), ["up", "-f", str(EXAMPLE.with_name("qwen3-0.6b-sglang.yaml"))])
+    assert result.exit_code == 2
+    assert "the adapter for sglang is not available yet" in result.stderr
+
+
 def test_schema_is_json() -> None:
     result = RUNNER.invoke(build_app(), ["schema"])
     assert json.loads(result.output)["properties"]["kind"]["const"] == "RLRun"

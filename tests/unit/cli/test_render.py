@@ -77,6 +77,10 @@ def test_numbers_are_aligned_and_large_times_keep_their_digits() -> None:
     assert draw(rows_table([{"id": "a", "n": 5}, {"id": "b", "n": 500, "x": None}])).splitlines()[1].split() == ["a", "5", "-"]
 
 
+def test_times_are_written_as_dates() -> None:
+    assert "2026-09-21 13:33:20Z" in draw(rows_table([{"created_unix_seconds": 1789997600.0}, {"created_unix_seconds": None}]))
+
+
 def test_nested_values_become_a_tree() -> None:
     text = draw(value_tree({"policy": {"current": 3}, "members": [{"id": "w", "ok": True}], "tags": ["a", "b"], "none": []}, "status"))
     assert text.splitlines()[0] == "status"
