@@ -17,6 +17,7 @@ from rlrun.spec.messages import format_errors, render
 from rlrun.spec.run import API_VERSION, KIND, RLRun
 
 MAX_DOCUMENT_BYTES = 1024 * 1024
+MAX_NUMBER_LENGTH = 100  # Python refuses to read integers of thousands of digits
 
 
 def load(path: str | Path) -> RLRun:
@@ -68,7 +69,8 @@ def _read_yaml(text: str, source: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        raise ConfigError(f"{source}: {where}{error.problem}; correct the YAML", param=source) from error
+        remedy = "" if "; " in str(error.problem) else "; correct the YAML"
+        raise ConfigError(f"{source}: {where}{error.problem}{remedy}", param=source) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not YAML ({error}); correct it", param=source) from error
     except RecursionError as error:
@@ -81,12 +83,19 @@ def _read_yaml(text: str, source: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the scalars of YAML 1.2, unique keys and no aliases (which can expand without bound)."""
+    """SafeLoader with the scalars of YAML 1.2, unique keys, no tags, and no aliases (which can expand without bound)."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.constructor.ConstructorError(None, None, "aliases are not supported; repeat the value", mark)
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _fault("aliases are not supported; repeat the value", event)
+        if getattr(event, "tag", None) is not None:
+            raise _fault(f"tag {event.tag} is not supported; remove it", event)
+        if isinstance(event, yaml.ScalarEvent):
+            if len(event.value) > MAX_NUMBER_LENGTH and event.implicit[0] and event.value.lstrip("+-").isdigit():
+                raise _fault(f"number of {len(event.value)} digits; shorten it, or put it in quotes", event)
+            if any("\ud800" <= character <= "\udfff" for character in event.value):
+                raise _fault("half of a surrogate pair is no character; write the whole character", event)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -94,13 +103,15 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"field name {key!r} is not a string; put it in quotes", key_node.start_mark
-                )
+                raise _fault(f"field name {key!r} is not a string; put it in quotes", key_node)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"field {key!r} is given twice; remove one", key_node.start_mark)
+                raise _fault(f"field {key!r} is given twice; remove one", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+def _fault(problem: str, where: yaml.Node | yaml.Event) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)  # type: ignore[arg-type]
 
 
 def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:

@@ -29,6 +29,8 @@ def _lines(details: ErrorDetails, model: type[BaseModel]) -> Iterator[str]:
         faults: list[Fault] = context["faults"]
         for fault in faults:
             yield f"{_join(place.path, fault.path)}: got {render(fault.value)}; {fault.reason}"
+    elif details["type"] == "json_invalid":
+        yield f"the document: {context['error']}; an RLRun document has fewer than ten levels and Unicode text"
     elif details["type"] == "missing":
         yield f"{place.path}: missing; must be given{_meaning(place.field)}"
     elif details["type"] == "extra_forbidden":
