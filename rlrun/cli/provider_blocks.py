@@ -30,11 +30,18 @@ def _openclaw(base_url: str, api_key: str, model: str) -> str:
 
 def _zeroclaw(base_url: str, api_key: str, model: str) -> str:
     # ZeroClaw describes tools in the prompt instead of sending them unless native_tools is on.
-    values = {"uri": f"{base_url}/v1", "api_key": api_key, "model": model}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-    return "\n".join(
-        ["[providers.models.custom.rlrun]", *lines, "native_tools = true", "", "[agents.assistant]", 'model_provider = "custom.rlrun"']
-    )
+    return f"""schema_version = 3
+[providers.models.custom.rlrun]
+uri = {json.dumps(f"{base_url}/v1")}
+api_key = {json.dumps(api_key)}
+model = {json.dumps(model)}
+native_tools = true
+[agents.assistant]
+model_provider = "custom.rlrun"
+risk_profile = "assistant"
+[risk_profiles.assistant]
+level = "supervised"
+"""
 
 
 _BLOCKS: dict[Client, Callable[[str, str, str], str]] = {

@@ -15,7 +15,9 @@ SessionArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the se
 
 
 def sessions(
-    state: Annotated[str | None, typer.Option("--state", help="Only sessions in this state, such as active or finished.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only this state: active, finished, queued, trained, exported or discarded.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most this many, newest first.")] = 50,
     url: gateway.UrlOption = gateway.DEFAULT_URL,
     admin_key_file: gateway.AdminKeyOption = None,
@@ -23,7 +25,7 @@ def sessions(
     as_json: JsonOption = False,
 ) -> None:
     """Lists sessions."""
-    query = {"limit": str(limit)} | ({"state": state} if state is not None else {})
+    query = {"limit": str(limit)} | ({"state": state.upper()} if state is not None else {})
     answer = gateway.call("GET", url, "/admin/sessions", key=gateway.admin_key(admin_key_file), query=query, timeout_seconds=timeout)
     if as_json:
         print_json(answer)

@@ -84,7 +84,7 @@ CALLS = [
     (["sessions"], ("GET /admin/sessions", {"limit": "50"}, None), {"sessions": [{"session_id": "t-0"}]}, "t-0"),
     (
         ["sessions", "--state", "active", "--limit", "5"],
-        ("GET /admin/sessions", {"limit": "5", "state": "active"}, None),
+        ("GET /admin/sessions", {"limit": "5", "state": "ACTIVE"}, None),
         [],
         "no sessions",
     ),
