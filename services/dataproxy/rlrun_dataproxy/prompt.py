@@ -71,6 +71,7 @@ class PromptBuilder:
 
         Args:
             history: the messages before `tail`, the last one being the parent's answer; needed when `needs_history`.
+            tools: needed when `needs_tools`.
         """
         shown = [one.for_template for one in tail]
         if self.tail_mode is TailMode.FULL:
@@ -89,6 +90,10 @@ class PromptBuilder:
     @property
     def needs_history(self) -> bool:
         return self.tail_mode is TailMode.FULL
+
+    @property
+    def needs_tools(self) -> bool:
+        return self.tail_mode is not TailMode.DUMMY_BASE
 
     def opened_thinking(self, new_prompt_ids: bytes) -> bool:
         """Whether a recorded prompt ended with an open <think>."""

@@ -70,15 +70,15 @@ class ConversationTree:
         self._by_request: dict[bytes, list[Node]] = {}
         self._last: Node | None = None
 
-    @staticmethod
-    def from_records(records: Iterable[session_pb2.InteractionRecord], *, ephemeral: re.Pattern[str] | None = None) -> ConversationTree:
-        tree = ConversationTree(ephemeral=ephemeral)
+    def merge(self, records: Iterable[session_pb2.InteractionRecord]) -> None:
+        """Adds what Redis holds and this tree does not."""
         for record in sorted(records, key=lambda one: one.index):
-            parent = tree._by_id[record.parent_id] if record.parent_id else None
-            start = parent.after if parent else tree._seed(record.tools, record.chat_template_kwargs)
-            link, key_link = tree._follow(start, record.new_messages, first_index=record.num_parent_messages)
-            tree.add(record, parent=parent, link=link, key_link=key_link)
-        return tree
+            if record.id in self._by_id:
+                continue
+            parent = self._by_id[record.parent_id] if record.parent_id else None
+            start = parent.after if parent else self._seed(record.tools, record.chat_template_kwargs)
+            link, key_link = self._follow(start, record.new_messages, first_index=record.num_parent_messages)
+            self.add(record, parent=parent, link=link, key_link=key_link)
 
     def __len__(self) -> int:
         return len(self._by_id)

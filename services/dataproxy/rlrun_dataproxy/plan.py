@@ -1,0 +1,141 @@
+"""A request and the session's tree -> what to do. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlrun.errors import InvalidRequest
+from rlrun.proto import session_pb2
+from rlrun_dataproxy.budget import max_new_tokens
+from rlrun_dataproxy.messages import parse_message, parse_template_kwargs, parse_tools
+from rlrun_dataproxy.output import ReadingRules
+from rlrun_dataproxy.prompt import NewPrompt, PromptBuilder
+from rlrun_dataproxy.tokenizer import ChatTokenizer
+from rlrun_dataproxy.tree import ConversationTree, Node, Position, request_hash
+
+_NO_TOOL_CALLS = session_pb2.TOOL_CHOICE_NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """A request's place in the tree, before anything is tokenised."""
+
+    position: Position
+    request_hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One model call. `parent` differs from the located one if the call became a root ("fork")."""
+
+    parent: Node | None
+    num_parent_messages: int
+    link: bytes
+    key_link: bytes
+    request_hash: bytes
+    new_prompt: NewPrompt
+    prompt_ids: bytes
+    max_new_tokens: int
+    reading: ReadingRules
+    forked: bool
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_ids) // 4
+
+
+class Planner:
+    """One per model."""
+
+    def __init__(self, tokenizer: ChatTokenizer, prompts: PromptBuilder, *, max_total_tokens: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._prompts = prompts
+        self._max_total_tokens = max_total_tokens
+        self._end_ids = frozenset((*tokenizer.eos_ids, prompts.turn_end_id))
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return self._end_ids
+
+    def locate(self, tree: ConversationTree, request: session_pb2.GenerateRequest) -> Located:
+        if not request.messages:
+            raise InvalidRequest("messages is empty; give at least one message", param="messages")
+        position = tree.locate(request.messages, tools=request.tools, template_kwargs=request.chat_template_kwargs)
+        return Located(position=position, request_hash=request_hash(position.link, _parameters(request)))
+
+    def plan(self, located: Located, request: session_pb2.GenerateRequest) -> Plan:
+        """
+        Raises:
+            InvalidRequest: the template does not take the messages, or a bound is wrong.
+            ContextLengthExceeded: no room for an answer.
+        """
+        position = located.position
+        parent, covered = position.parent, position.num_parent_messages
+        prompt = self._child(parent, covered, request) if parent is not None else None
+        forked = parent is not None and prompt is None
+        if prompt is None:
+            parent, covered = None, 0
+            prompt = self._root(request)
+        prompt_ids = (parent.token_ids() if parent else b"") + prompt.ids
+        return Plan(
+            parent=parent,
+            num_parent_messages=covered,
+            link=position.link,
+            key_link=position.key_link,
+            request_hash=located.request_hash,
+            new_prompt=prompt,
+            prompt_ids=prompt_ids,
+            max_new_tokens=max_new_tokens(
+                len(prompt_ids) // 4,
+                max_new=request.max_new_tokens if request.HasField("max_new_tokens") else None,
+                max_total=request.max_total_tokens if request.HasField("max_total_tokens") else None,
+                engine_max_total=self._max_total_tokens,
+            ),
+            reading=self._reading(request, opened_thinking=prompt.opened_thinking),
+            forked=forked,
+        )
+
+    def reading_of_record(self, record: session_pb2.InteractionRecord, request: session_pb2.GenerateRequest) -> ReadingRules:
+        """How to read a recorded output again, for the same request."""
+        return self._reading(request, opened_thinking=self._prompts.opened_thinking(record.new_prompt_ids))
+
+    def _reading(self, request: session_pb2.GenerateRequest, *, opened_thinking: bool) -> ReadingRules:
+        return ReadingRules(
+            vocabulary=self._tokenizer.vocabulary,
+            end_ids=self._end_ids.union(request.sampling.stop_token_ids),
+            stop=tuple(request.sampling.stop),
+            opened_thinking=opened_thinking,
+            parse_calls=bool(request.tools) and request.tool_choice != _NO_TOOL_CALLS,
+            with_logprobs=request.logprobs,
+        )
+
+    def _root(self, request: session_pb2.GenerateRequest) -> NewPrompt:
+        messages = [parse_message(raw, i) for i, raw in enumerate(request.messages)]
+        return self._prompts.root(
+            messages, tools=parse_tools(request.tools), template_kwargs=parse_template_kwargs(request.chat_template_kwargs)
+        )
+
+    def _child(self, parent: Node, covered: int, request: session_pb2.GenerateRequest) -> NewPrompt | None:
+        needs_all = self._prompts.needs_history
+        first = 0 if needs_all else covered
+        messages = [parse_message(raw, i) for i, raw in enumerate(request.messages[first:], start=first)]
+        return self._prompts.child(
+            parent.record.output_ids,
+            messages[covered - first :],
+            history=messages[:covered] if needs_all else None,
+            tools=parse_tools(request.tools) if self._prompts.needs_tools else None,
+            template_kwargs=parse_template_kwargs(request.chat_template_kwargs),
+        )
+
+
+def _parameters(request: session_pb2.GenerateRequest) -> bytes:
+    """All that shapes an answer besides the history, which its link stands for."""
+    return session_pb2.GenerateRequest(
+        tool_choice=request.tool_choice,
+        sampling=request.sampling,
+        max_new_tokens=request.max_new_tokens if request.HasField("max_new_tokens") else None,
+        max_total_tokens=request.max_total_tokens if request.HasField("max_total_tokens") else None,
+        logprobs=request.logprobs,
+        top_logprobs=request.top_logprobs,
+        store=request.store,
+    ).SerializeToString(deterministic=True)
