@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint proto lock
+.PHONY: help demo test e2e chaos lint bench proto lock
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,6 +17,18 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 
 test: $(VENV)/.installed ## install what is missing, run unit and integration tests
 	$(PY) -m pytest tests/unit tests/integration
+
+demo: $(VENV)/.installed ## the whole loop on this machine: an agent, rewards, training, a reward curve
+	$(PY) scripts/demo.py
+
+e2e: $(VENV)/.installed ## the whole loop with real processes (minutes)
+	$(PY) -m pytest tests/e2e -m "not chaos"
+
+chaos: $(VENV)/.installed ## kill each service under load, check that nothing is lost (minutes)
+	$(PY) -m pytest tests/e2e -m chaos -s
+
+bench: $(VENV)/.installed ## calls/s, latency, CPU per call; ARGS=--peers compares with other gateways
+	$(PY) tests/bench/run.py $(ARGS)
 
 lint: $(VENV)/.installed ## ruff, mypy strict, import-linter, buf, codespell, drift of generated code
 	$(BIN)/ruff check .

@@ -1,0 +1,172 @@
+"""`rlrun up`: the whole loop on one machine, in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+from rich.console import Console
+
+from rlrun import spec
+from rlrun.errors import RlrunError, Unavailable
+from rlrun.local.blocks import client_blocks
+from rlrun.local.processes import Child, end_process, inherited_environ
+from rlrun.local.redis import EmbeddedRedis
+
+READY_SECONDS = 120.0
+DRAIN_SECONDS = 30.0
+CONTROL = ("router", "dataproxy", "gateway")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class LocalStack:
+    """The services of one document as child processes round an embedded Redis.
+
+    With `separate`, each service is a process of its own; otherwise Router, DataProxy and Gateway share one and call each
+    other directly. Use as a context manager: leaving it drains and ends everything.
+    """
+
+    def __init__(self, document_path: Path, *, data_dir: Path | None, port: int | None, separate: bool = False) -> None:
+        self.run = spec.load(document_path)
+        self.data_dir = (data_dir or Path(self.run.spec.local.directory)).resolve()
+        self.port = port if port is not None else 8080
+        self.admin_key_file = self.data_dir / "admin.key"
+        self.children: list[Child] = []
+        self._separate = separate
+        self._redis: EmbeddedRedis | None = None
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def redis_url(self) -> str:
+        assert self._redis is not None
+        return self._redis.url
+
+    @property
+    def admin_key(self) -> str:
+        return self.admin_key_file.read_text().strip()
+
+    def __enter__(self) -> LocalStack:
+        try:
+            self._prepare()
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for child in reversed(self.children):
+            if child.process is not None:
+                end_process(child.process, grace_seconds=DRAIN_SECONDS)
+        self.children.clear()
+        if self._redis is not None:
+            self._redis.close()
+            self._redis = None
+
+    def child(self, name: str) -> Child:
+        """The process that hosts a service."""
+        return next(child for child in self.children if name in child.name.split("+"))
+
+    def _prepare(self) -> None:
+        (self.data_dir / "logs").mkdir(parents=True, exist_ok=True)
+        for name in ("admin.key", "service.token"):
+            _write_secret(self.data_dir / name)
+        self._redis = EmbeddedRedis(self.data_dir / "redis")
+        self._redis.start()
+        document = self.run.to_document()
+        document["spec"]["model"]["uri"] = make_model(self.run.spec.model.uri, self.data_dir)
+        document["spec"]["weights"]["directory"] = str(self.run.weights_directory(self.data_dir))
+        if self.run.spec.trainer is not None:
+            document["spec"]["trainer"]["checkpoint"]["directory"] = str(self.run.checkpoint_directory(self.data_dir))
+        (self.data_dir / "resolved.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+
+    def _start(self) -> None:
+        router_port = free_port()
+        environ = {
+            **inherited_environ(),
+            "RLRUN_CONFIG": str(self.data_dir / "resolved.yaml"),
+            "RLRUN_REDIS_URL": self.redis_url,
+            "RLRUN_ROUTER": f"127.0.0.1:{router_port}",
+            "RLRUN_ADMIN_KEY_FILE": str(self.admin_key_file),
+            "RLRUN_SERVICE_TOKEN_FILE": str(self.data_dir / "service.token"),
+        }
+        ports = {"router": router_port, "gateway": self.port}
+        groups: list[tuple[str, ...]] = [(name,) for name in CONTROL] if self._separate else [CONTROL]
+        groups += [("worker",)] * self.run.spec.worker.replicas
+        if self.run.spec.trainer is not None:
+            groups.append(("trainer",))
+        for services in groups:
+            ops_port = free_port()
+            words = [f"{name}={ports.get(name) or free_port()}" for name in services]
+            child = Child(
+                name="+".join(services),
+                command=[sys.executable, "-m", "rlrun.service", *words],
+                environ={**environ, "RLRUN_OPS_PORT": str(ops_port)},
+                ops_port=ops_port,
+                log_path=self.data_dir / "logs" / f"{'+'.join(services)}-{len(self.children)}.log",
+            )
+            self.children.append(child)
+            child.start()
+        for child in self.children:
+            child.wait_ready(READY_SECONDS)
+
+
+def make_model(uri: str, data_dir: Path) -> str:
+    """Makes a `tiny://` model once and returns its `file://` URI; other URIs stay."""
+    parts = urlsplit(uri)
+    if parts.scheme != "tiny":
+        return uri
+    directory = data_dir / "models" / parts.netloc
+    if not (directory / "config.json").is_file():
+        made = subprocess.run([sys.executable, "-m", "rlrun_trainer.tiny", str(directory)], env=inherited_environ(), check=False)
+        if made.returncode != 0:
+            raise Unavailable(f"making {uri} failed with exit code {made.returncode}; its output is above")
+    return f"file://{directory}"
+
+
+def _write_secret(path: Path) -> None:
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"sk-rlrun-{secrets.token_urlsafe(32)}\n")
+
+
+def run_up(document_path: Path, *, data_dir: Path | None = None, port: int | None = None, separate: bool = False) -> int:
+    """Runs until Ctrl-C or SIGTERM; restarts a service that dies. Exit codes: 0 ended by the user, 1 could not start."""
+    console = Console(stderr=True)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    stack = LocalStack(document_path, data_dir=data_dir, port=port, separate=separate)
+    try:
+        with console.status("starting rlrun ..."), stack:
+            console.print(client_blocks(stack.base_url, stack.admin_key_file, stack.run.spec.model.name))
+            console.print(f"logs: {stack.data_dir / 'logs'}    Ctrl-C ends everything")
+            while not stop.wait(0.2):
+                for child in stack.children:
+                    if (code := child.restart_if_dead()) is not None:
+                        console.print(f"[yellow]{child.name} ended with exit code {code}; starting it again[/]\n{child.log_tail(5)}")
+            console.print("draining ...")
+    except RlrunError as error:
+        console.print(f"[red]error:[/] {error}")
+        return 1
+    return 0

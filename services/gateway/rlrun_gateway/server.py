@@ -1,0 +1,52 @@
+"""uvicorn under the service's own life cycle: it neither takes signals nor ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from rlrun.errors import ConfigError
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Serves one ASGI app on one port."""
+
+    def __init__(self, app: Any, *, bind: str, port: int) -> None:
+        self._address = f"{bind}:{port}"
+        self._server = _Server(
+            uvicorn.Config(
+                app, host=bind, port=port, http="httptools", loop="none", lifespan="off", access_log=False, log_config=None,
+                timeout_keep_alive=300, timeout_graceful_shutdown=20, backlog=4096, server_header=False, date_header=False,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Raises:
+        ConfigError: the port is taken.
+        """
+        self._task = asyncio.create_task(self._serve())
+        while not self._server.started:
+            if self._task.done():
+                raise ConfigError(f"cannot listen on {self._address}; is another process using the port?", param="RLRUN_PORT")
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        """Finishes the requests under way, closes the rest after 20 s."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+
+    async def _serve(self) -> None:
+        with contextlib.suppress(SystemExit):
+            await self._server.serve()

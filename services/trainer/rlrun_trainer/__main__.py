@@ -1,0 +1,13 @@
+"""`rlrun-trainer`: the trainer as a process of its own."""
+
+import sys
+
+from rlrun.service import main as run_service
+
+
+def main() -> int:
+    return run_service(["trainer"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

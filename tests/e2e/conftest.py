@@ -1,0 +1,24 @@
+"""Documents small enough that one training step needs few sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-cpu.yaml"
+
+
+@pytest.fixture
+def small_document(tmp_path: Path) -> Callable[..., Path]:
+    def make(*, batch_size: int) -> Path:
+        document = yaml.safe_load(EXAMPLE.read_text())
+        document["spec"]["trainer"]["batchSize"] = batch_size
+        document["spec"]["rollout"]["admission"] = "Unlimited"
+        path = tmp_path / "rlrun.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    return make

@@ -1,0 +1,164 @@
+"""Kill each service under load: nothing that a client was told may be lost, nothing may be trained twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+from openai import APIError, AsyncOpenAI
+
+from rlrun.local.supervisor import LocalStack, free_port
+from rlrun.store import Store
+
+ROUNDS = int(os.environ.get("RLRUN_TEST_CHAOS_ROUNDS", "5"))
+SERVICES = ("gateway", "router", "dataproxy", "worker", "trainer")
+
+
+@dataclass
+class Witness:
+    """What clients were told with status 200."""
+
+    answered: dict[str, list[str]] = field(default_factory=dict)
+    rewarded: set[str] = field(default_factory=set)
+    versions: list[int] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+class Load:
+    """Agents that never give up: each call is repeated until it is answered."""
+
+    def __init__(self, stack: LocalStack, witness: Witness, http: aiohttp.ClientSession) -> None:
+        self._stack, self._witness, self._http = stack, witness, http
+        self.stopped = False
+
+    async def agent(self, number: int) -> None:
+        while not self.stopped:
+            started = await self._post("/rl/start_session", self._stack.admin_key, {"task_id": f"chaos{number}"})
+            session_id, key = str(started["session_id"]), str(started["api_key"])
+            await self._converse(session_id, key)
+            await self._post("/rl/set_reward", key, {"reward": random.random()})
+            self._witness.rewarded.add(session_id)
+            await self._post("/rl/end_session", key, {}, gone_is_fine=True)
+
+    async def _converse(self, session_id: str, key: str) -> None:
+        messages: list[dict[str, object]] = [{"role": "user", "content": f"hello from {session_id}"}]
+        async with AsyncOpenAI(base_url=f"{self._stack.base_url}/v1", api_key=key, max_retries=0, timeout=60) as client:
+            for turn in range(3):
+                answer = await self._until_answered(client, messages)
+                self._witness.answered.setdefault(session_id, []).append(answer.id)  # type: ignore[attr-defined]
+                messages.append(answer.choices[0].message.model_dump(exclude_none=True))  # type: ignore[attr-defined]
+                messages.append({"role": "user", "content": f"turn {turn}"})
+
+    async def _until_answered(self, client: AsyncOpenAI, messages: list[dict[str, object]]) -> object:
+        attempt = 0
+        while True:
+            try:
+                return await client.chat.completions.create(
+                    model="default",
+                    messages=messages,  # type: ignore[arg-type]
+                    max_tokens=8,
+                    extra_headers={"x-stainless-retry-count": str(attempt)},
+                )
+            except APIError as error:
+                self._witness.errors[type(error).__name__] += 1
+                attempt += 1
+                await asyncio.sleep(0.2)
+
+    async def _post(self, path: str, key: str, body: dict[str, object], *, gone_is_fine: bool = False) -> dict[str, object]:
+        while True:
+            try:
+                async with self._http.post(
+                    f"{self._stack.base_url}{path}", json=body, headers={"Authorization": f"Bearer {key}"}
+                ) as answer:
+                    if answer.status == 200:
+                        return dict(await answer.json())
+                    # A repeated end of a session whose first answer was lost.
+                    if gone_is_fine and answer.status == 410:
+                        return {}
+                    self._witness.errors[f"{path} {answer.status}"] += 1
+                    assert answer.status in (429, 500, 503, 504), await answer.text()
+            except aiohttp.ClientError as error:
+                self._witness.errors[f"{path} {type(error).__name__}"] += 1
+            await asyncio.sleep(0.2)
+
+
+async def keep_alive(stack: LocalStack) -> None:
+    while True:
+        for child in stack.children:
+            child.restart_if_dead()
+        await asyncio.sleep(0.1)
+
+
+async def watch_versions(store: Store, witness: Witness) -> None:
+    while True:
+        if (policy := await store.policy.current()) is not None:
+            witness.versions.append(policy.version)
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+async def test_killed_services_lose_nothing(tmp_path: Path, small_document: Callable[..., Path]) -> None:
+    with LocalStack(small_document(batch_size=8), data_dir=tmp_path / "data", port=free_port(), separate=True) as stack:
+        store = await Store.connect(stack.redis_url, run=stack.run.metadata.name)
+        witness = Witness()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
+            load = Load(stack, witness, http)
+            background = [asyncio.create_task(keep_alive(stack)), asyncio.create_task(watch_versions(store, witness))]
+            agents = [asyncio.create_task(load.agent(number)) for number in range(6)]
+            for _ in range(ROUNDS):
+                for service in SERVICES:
+                    process = stack.child(service).process
+                    assert process is not None
+                    os.kill(process.pid, signal.SIGKILL)
+                    await asyncio.sleep(random.uniform(4, 7))
+                    print(f"killed {service}: {sum(map(len, witness.answered.values()))} calls answered so far")
+            load.stopped = True
+            await asyncio.wait_for(asyncio.gather(*agents), 240)
+            await settle(store, witness)
+            for task in background:
+                task.cancel()
+        await check(store, witness)
+        await store.close()
+
+
+async def settle(store: Store, witness: Witness) -> None:
+    """Until fewer rewarded sessions than one batch are left over."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        waiting = [one for one in witness.rewarded if (info := await store.sessions.get(one)) and info.state in ("ACTIVE", "QUEUED")]
+        if len(waiting) < 8:
+            return
+        await asyncio.sleep(0.5)
+
+
+async def check(store: Store, witness: Witness) -> None:
+    states: Counter[str] = Counter()
+    lost = []
+    for session_id, answered in witness.answered.items():
+        data = await store.sessions.load(session_id)
+        records = {record.id: record for record in data.records}
+        lost += [one for one in answered if one not in records or not records[one].output_ids]
+        children = [records[one] for one in answered[1:] if one in records]
+        assert all(child.parent_id for child in children), f"{session_id}: a later turn lost its token prefix"
+        if session_id in witness.rewarded:
+            states[str(data.info.state)] += 1
+            assert str(data.info.state) != "DISCARDED" or data.info.reason, session_id
+    num_calls = sum(map(len, witness.answered.values()))
+    print(f"\n{num_calls} answered calls, {len(lost)} lost; sessions {dict(states)}; versions up to {max(witness.versions, default=0)}")
+    print(f"errors seen by clients: {dict(witness.errors)}")
+    assert not lost
+    assert num_calls > 0
+    assert states["TRAINED"] > 0
+    assert set(states) <= {"TRAINED", "QUEUED", "DISCARDED"}
+    assert states["QUEUED"] < 8
+    assert witness.versions == sorted(witness.versions)
