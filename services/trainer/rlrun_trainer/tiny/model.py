@@ -1,0 +1,117 @@
+"""The small model's policy: a Qwen3 of about 0.7 M parameters that knows the form of the digits task and nothing of its answers.
+
+Shapes: B conversations, T tokens, N trained positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from rlrun_trainer.tiny.task import DIGITS, KEYS, LOOKUP_TOOL, Message, answer, question, tool_call, tool_result
+
+STEPS = 160
+BATCH_SIZE = 12
+LEARNING_RATE = 4e-3
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0, *, steps: int = STEPS) -> Qwen3ForCausalLM:
+    """A policy with random weights after a short warm start; the same weights for the same seed and number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = Qwen3ForCausalLM(_config(tokenizer))
+            _warm_start(model, tokenizer, random.Random(seed), steps)
+    finally:
+        torch.set_num_threads(threads)
+    model.generation_config = GenerationConfig(
+        eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id], pad_token_id=tokenizer.pad_token_id, do_sample=True, temperature=1.0
+    )
+    return model
+
+
+def _config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
+    return Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+
+
+def _warm_start(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, rng: random.Random, steps: int) -> None:
+    """Teaches the form: the call with the asked key, then one digit. Every digit is an equally good label, so none is learned."""
+    digits = torch.tensor(tokenizer.convert_tokens_to_ids(list(DIGITS)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    warm = max(1, steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm, 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / steps)))
+    )
+    model.train()
+    for _ in range(steps):
+        ids_BT, trained_BT = _batch(tokenizer, rng)
+        hidden_BTH = model.model(input_ids=ids_BT).last_hidden_state
+        labels_N = ids_BT[:, 1:][trained_BT[:, 1:]]
+        logprobs_NV = torch.log_softmax(model.lm_head(hidden_BTH[:, :-1][trained_BT[:, 1:]]), dim=-1)
+        loss = -_label_logprobs(logprobs_NV, labels_N, digits).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    model.eval()
+
+
+def _label_logprobs(logprobs_NV: Tensor, labels_N: Tensor, digits: Tensor) -> Tensor:
+    """Where the label is a digit: the mean over all ten, which is the expectation over a random label without its noise."""
+    taken_N = logprobs_NV.gather(-1, labels_N[:, None])[:, 0]
+    return torch.where(torch.isin(labels_N, digits), logprobs_NV[:, digits].mean(-1), taken_N)
+
+
+def _batch(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> tuple[Tensor, Tensor]:
+    rows = [_conversation(tokenizer, rng) for _ in range(BATCH_SIZE)]
+    width = max(len(ids) for ids, _ in rows)
+    ids_BT = torch.full((BATCH_SIZE, width), tokenizer.pad_token_id)
+    trained_BT = torch.zeros((BATCH_SIZE, width), dtype=torch.bool)
+    for row, (ids, trained) in enumerate(rows):
+        ids_BT[row, : len(ids)] = torch.tensor(ids)
+        trained_BT[row, : len(ids)] = torch.tensor(trained)
+    return ids_BT, trained_BT
+
+
+def _conversation(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> tuple[list[int], list[bool]]:
+    """Ids of a whole session as an agent sees it, and which of them the assistant wrote."""
+    key = rng.choice(KEYS)
+    messages: list[Message] = [question(key), tool_call(key), tool_result(rng.choice(DIGITS)), answer(rng.choice(DIGITS))]
+    ids: list[int] = []
+    trained: list[bool] = []
+    for turn in (1, 3):
+        prompt = _render(tokenizer, messages[:turn], generate=True)
+        whole = _render(tokenizer, messages[: turn + 1], generate=False)
+        end = len(whole) - 1  # the line break after <|im_end|> belongs to the template, not to the answer
+        ids += prompt[len(ids) :] + whole[len(prompt) : end]
+        trained += [False] * (len(prompt) - len(trained)) + [True] * (end - len(prompt))
+    return ids, trained
+
+
+def _render(tokenizer: PreTrainedTokenizerFast, messages: list[Message], *, generate: bool) -> list[int]:
+    text = tokenizer.apply_chat_template(messages, tools=[LOOKUP_TOOL], tokenize=False, add_generation_prompt=generate)
+    encoded: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return encoded
