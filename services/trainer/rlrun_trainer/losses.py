@@ -6,7 +6,7 @@ current: under gradient; proximal: the policy before this step's updates; behavi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,24 @@ class ClipSettings:
         assert self.c_clip is None or self.c_clip > 1.0, f"c_clip {self.c_clip} must be > 1"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SapoSettings:
+    tau_positive: float = 1.0
+    tau_negative: float = 1.05
+
+    def __post_init__(self) -> None:
+        assert min(self.tau_positive, self.tau_negative) > 0, f"{self}: tau must be > 0"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossSettings:
+    """`sapo` replaces the clip. `rejection` judges proximal against behaviour; without it every token keeps its weight."""
+
+    clip: ClipSettings = field(default_factory=ClipSettings)
+    sapo: SapoSettings | None = None
+    rejection: RejectionSamplingSpec | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TokenLoss:
     """Loss per token, 0 where the mask is 0. Everything but `loss_BT` is detached."""
@@ -49,6 +67,21 @@ class BehaviourWeights:
     mask_BT: Tensor  # bool: tokens that stay in the loss
     weight_BT: Tensor  # float: factor of the loss, 0 outside the mask
     filtered_BT: Tensor  # bool: tokens left out (Mask) or bounded (Clamp)
+
+
+def policy_loss(
+    logprobs_BT: Tensor, proximal_BT: Tensor, behaviour_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, settings: LossSettings
+) -> tuple[TokenLoss, BehaviourWeights]:
+    """The configured loss, weighed by proximal / behaviour. With proximal = behaviour the weights are 1 (plain PPO)."""
+    if settings.sapo is not None:
+        token_loss = sapo_loss(logprobs_BT, behaviour_BT, advantages_BT, mask_BT, settings.sapo)
+        return token_loss, behaviour_weights(behaviour_BT, behaviour_BT, mask_BT)
+    if settings.rejection is None:
+        weights = behaviour_weights(proximal_BT, behaviour_BT, mask_BT)
+    else:
+        weights = rejection_sampling(proximal_BT, behaviour_BT, mask_BT, settings.rejection)
+    token_loss = ppo_clip_loss(logprobs_BT, proximal_BT, advantages_BT, weights.mask_BT, settings.clip)
+    return replace(token_loss, loss_BT=token_loss.loss_BT * weights.weight_BT), weights
 
 
 def token_mean(loss_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -84,13 +117,10 @@ def ppo_clip_loss(logprobs_BT: Tensor, proximal_BT: Tensor, advantages_BT: Tenso
     )
 
 
-def sapo_loss(
-    logprobs_BT: Tensor, behaviour_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, *, tau_positive: float, tau_negative: float
-) -> TokenLoss:
+def sapo_loss(logprobs_BT: Tensor, behaviour_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, settings: SapoSettings) -> TokenLoss:
     """Soft gate in place of the clip (SAPO, Gao et al. 2025): gate = (4 / tau) * sigmoid(tau * (ratio - 1)), loss = -gate * advantage."""
-    assert min(tau_positive, tau_negative) > 0, f"tau {tau_positive}, {tau_negative} must be > 0"
     ratio_BT = torch.where(mask_BT, logprobs_BT - behaviour_BT, 0.0).exp()
-    tau_BT = torch.where(advantages_BT > 0, tau_positive, tau_negative)
+    tau_BT = torch.where(advantages_BT > 0, settings.tau_positive, settings.tau_negative)
     gate_BT = 4.0 / tau_BT * torch.sigmoid(tau_BT * (ratio_BT - 1.0))
     nothing_BT = torch.zeros_like(mask_BT)
     return TokenLoss(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from rlrun_trainer.losses import ClipSettings, ppo_clip_loss, rejection_sampling, sapo_loss, token_mean
+from rlrun_trainer.losses import ClipSettings, SapoSettings, ppo_clip_loss, rejection_sampling, sapo_loss, token_mean
 from torch import Tensor
 
 from rlrun.spec.algorithm import Aggregation, Level, RejectionAction, RejectionMetric, RejectionSamplingSpec
@@ -86,7 +86,7 @@ def test_golden_rejection_sampling(rule: dict[str, Any], loss: float, grad: Any,
 
 def test_golden_sapo() -> None:
     logprobs_BT = logprobs()
-    out = sapo_loss(logprobs_BT, OLD_BT, ADVANTAGES_BT, MASK_BT, tau_positive=1.0, tau_negative=1.05)
+    out = sapo_loss(logprobs_BT, OLD_BT, ADVANTAGES_BT, MASK_BT, SapoSettings())
     mean = token_mean(out.loss_BT, MASK_BT)
     mean.backward()  # type: ignore[no-untyped-call]
     close(mean.detach(), -0.084776)
