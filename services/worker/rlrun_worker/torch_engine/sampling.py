@@ -46,8 +46,8 @@ def draw_truncated(logprobs_BV: Tensor, uniform_B: Tensor, *, top_k_B: Tensor, t
     limit_B = torch.where(top_k_B > 0, top_k_B.clamp(max=num_vocab), num_vocab)
     num_candidates = min(num_vocab, NUM_CANDIDATES)
     sorted_BK, ids_BK = torch.topk(logprobs_BV, num_candidates, dim=-1)
-    # Rows without top_k normalise over the whole vocabulary: their nucleus must end inside the candidates.
-    covered_B = sorted_BK.exp().sum(-1) >= top_p_B
+    # The candidates suffice for a small top_k, and without top_k for a nucleus that ends inside them.
+    covered_B = (limit_B == num_vocab) & (sorted_BK.exp().sum(-1) >= top_p_B)
     if not bool((covered_B | (limit_B <= num_candidates)).all()):
         sorted_BK, ids_BK = torch.sort(logprobs_BV, dim=-1, descending=True)
     kept_BK = sorted_BK.exp().double()
