@@ -60,7 +60,7 @@ class DataProxy:
         self._connect = connect
         self._options = options
         self._clock = clock
-        self._planner = Planner(tokenizer, PromptBuilder(tokenizer), max_total_tokens=options.max_total_tokens)
+        self._planner = Planner(tokenizer, PromptBuilder(tokenizer), options=options)
         self._sessions = SessionCache(
             store, member_id=options.member_id, limit=options.max_cached_sessions, ephemeral=options.ephemeral_tail
         )

@@ -17,6 +17,8 @@ class DataProxyOptions:
     queue_trajectories      a trainer is configured: sessions that end with a reward go to it
     reward_style            how rewards spread in an export
     ephemeral_tail          last messages that match are not part of what the next call's history is compared with
+    parse_tool_calls        <tool_call> markup becomes tool calls, where the request has tools
+    parse_reasoning         <think> markup becomes reasoning_content
     call_timeout_seconds    bound on one model call
     max_worker_attempts     workers tried in a row without a new token before the call fails
     retry_pause_seconds     before the second attempt; doubles each time
@@ -28,6 +30,8 @@ class DataProxyOptions:
     queue_trajectories: bool = True
     reward_style: RewardStyle = RewardStyle.TREE
     ephemeral_tail: re.Pattern[str] | None = None
+    parse_tool_calls: bool = True
+    parse_reasoning: bool = True
     call_timeout_seconds: float = 600.0
     max_worker_attempts: int = 4
     retry_pause_seconds: float = 0.1

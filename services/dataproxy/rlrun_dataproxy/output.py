@@ -27,6 +27,7 @@ class ReadingRules:
     stop: tuple[str, ...]
     opened_thinking: bool
     parse_calls: bool
+    parse_reasoning: bool = True
     with_logprobs: bool = False
 
 
@@ -37,7 +38,9 @@ class OutputReader:
         self._rules = rules
         self._detokenizer = Detokenizer(rules.vocabulary, end_ids=rules.end_ids)
         self._stops = StopStrings(rules.stop)
-        self._parser = OutputParser(opened_thinking=rules.opened_thinking, parse_calls=rules.parse_calls)
+        self._parser = OutputParser(
+            opened_thinking=rules.opened_thinking, parse_calls=rules.parse_calls, parse_reasoning=rules.parse_reasoning
+        )
         self._ids = bytearray()
         self._logprobs = bytearray()
         self._content: list[str] = []

@@ -48,8 +48,9 @@ class _State(Enum):
 class OutputParser:
     """Feed text, then `finish`. Each gives only what is new."""
 
-    def __init__(self, *, opened_thinking: bool, parse_calls: bool) -> None:
-        self._state = _State.THINKING if opened_thinking else _State.START
+    def __init__(self, *, opened_thinking: bool, parse_calls: bool, parse_reasoning: bool = True) -> None:
+        opened_thinking = opened_thinking and parse_reasoning
+        self._state = _State.THINKING if opened_thinking else _State.START if parse_reasoning else _State.TEXT
         self._parse_calls = parse_calls
         self._pending = ""
         self._space = ""

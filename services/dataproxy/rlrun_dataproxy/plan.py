@@ -8,6 +8,7 @@ from rlrun.errors import InvalidRequest
 from rlrun.proto import session_pb2
 from rlrun_dataproxy.budget import max_new_tokens
 from rlrun_dataproxy.messages import parse_message, parse_template_kwargs, parse_tools
+from rlrun_dataproxy.options import DataProxyOptions
 from rlrun_dataproxy.output import ReadingRules
 from rlrun_dataproxy.prompt import NewPrompt, PromptBuilder
 from rlrun_dataproxy.tokenizer import ChatTokenizer
@@ -47,10 +48,10 @@ class Plan:
 class Planner:
     """One per model."""
 
-    def __init__(self, tokenizer: ChatTokenizer, prompts: PromptBuilder, *, max_total_tokens: int | None) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, prompts: PromptBuilder, *, options: DataProxyOptions) -> None:
         self._tokenizer = tokenizer
         self._prompts = prompts
-        self._max_total_tokens = max_total_tokens
+        self._options = options
         self._end_ids = frozenset((*tokenizer.eos_ids, prompts.turn_end_id))
 
     @property
@@ -89,7 +90,7 @@ class Planner:
                 len(prompt_ids) // 4,
                 max_new=request.max_new_tokens if request.HasField("max_new_tokens") else None,
                 max_total=request.max_total_tokens if request.HasField("max_total_tokens") else None,
-                engine_max_total=self._max_total_tokens,
+                engine_max_total=self._options.max_total_tokens,
             ),
             reading=self._reading(request, opened_thinking=prompt.opened_thinking),
             forked=forked,
@@ -105,7 +106,8 @@ class Planner:
             end_ids=self._end_ids.union(request.sampling.stop_token_ids),
             stop=tuple(request.sampling.stop),
             opened_thinking=opened_thinking,
-            parse_calls=bool(request.tools) and request.tool_choice != _NO_TOOL_CALLS,
+            parse_calls=self._options.parse_tool_calls and bool(request.tools) and request.tool_choice != _NO_TOOL_CALLS,
+            parse_reasoning=self._options.parse_reasoning,
             with_logprobs=request.logprobs,
         )
 
