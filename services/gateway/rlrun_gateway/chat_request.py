@@ -114,11 +114,6 @@ _UNSUPPORTED_PARTS = frozenset({"image_url", "input_audio", "file", "input_image
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 # Part of a header: what a client calls a field must not end a line.
 _PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-# Well-known options without effect; other names are counted together, so that clients cannot grow the metric.
-KNOWN_IGNORED = frozenset(
-    "user metadata parallel_tool_calls service_tier prompt_cache_key prompt_cache_retention safety_identifier reasoning_effort reasoning "
-    "verbosity prediction min_p best_of cache_prompt thinking enable_thinking provider options tools.function.strict".split()
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +250,7 @@ def _set_tools(chat: ChatBody, request: session_pb2.GenerateRequest, settings: G
         request.tool_choice = _tool_choice(chat.tool_choice)
 
 
-def _tool_choice(raw: Raw) -> session_pb2.ToolChoice:
+def _tool_choice(raw: Raw) -> session_pb2.ToolChoice.ValueType:
     try:
         choice = _choice_decoder.decode(raw)
     except msgspec.ValidationError as error:

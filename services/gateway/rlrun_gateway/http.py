@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from types import TracebackType
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 from rlrun.errors import RequestTooLarge
 from rlrun.ids import new_request_id
 from rlrun_gateway.errors import HttpError
+
+log = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -21,7 +25,6 @@ Headers = list[tuple[bytes, bytes]]
 
 JSON_TYPE = (b"content-type", b"application/json")
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_CLOSE = ((b"connection", b"close"),)
 
 
 class ClientDisconnected(Exception):
@@ -45,14 +48,53 @@ def check_json_type(headers: Iterable[tuple[bytes, bytes]]) -> None:
     content_type = (header(headers, b"content-type") or b"").split(b";", 1)[0].strip().lower()
     if content_type != b"application/json" and not content_type.endswith(b"+json"):
         shown = content_type.decode("latin-1")[:80] or "none"
-        raise HttpError(415, "unsupported_media_type", f"Content-Type is {shown}; send application/json", headers=_CLOSE)
+        raise HttpError(415, "unsupported_media_type", f"Content-Type is {shown}; send application/json")
     if (encoding := header(headers, b"content-encoding")) not in (None, b"identity"):
-        raise HttpError(
-            415, "unsupported_media_type", f"Content-Encoding {encoding!r:.40} is not supported; send the body uncompressed", headers=_CLOSE
-        )
+        raise HttpError(415, "unsupported_media_type", f"Content-Encoding {encoding!r:.40} is not supported; send the body uncompressed")
 
 
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_seconds: float) -> bytes:
+class Exchange:
+    """One request and its answer: what was sent so far, and the headers that every answer has."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.headers: Headers = scope["headers"]
+        self.request_id = request_id(self.headers)
+        self.extra_headers: Headers = [(b"x-request-id", self.request_id.encode())]
+        self.started = False
+        self.body_read = False
+        self.status = 0
+        self._send = send
+        self._began = time.perf_counter()
+
+    def elapsed(self) -> float:
+        return time.perf_counter() - self._began
+
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
+        await self.write(body, more=False)
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": headers + self.extra_headers})
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def forward(self, message: Message) -> None:
+        """An ASGI `send` for an inner app."""
+        if message["type"] == "http.response.start":
+            await self.start(message["status"], list(message.get("headers", ())))
+        else:
+            await self._send(message)
+
+    def log_fault(self, error: BaseException) -> None:
+        log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "path": self.scope["path"]})
+
+
+async def read_body(exchange: Exchange, *, max_bytes: int, timeout_seconds: float) -> bytes:
     """Reads a whole body and stops at the first byte too many.
 
     Raises:
@@ -60,21 +102,22 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s
         HttpError: 408 when the body takes longer than `timeout_seconds`.
         ClientDisconnected: the connection ended inside the body.
     """
-    announced = header(scope["headers"], b"content-length")
+    announced = header(exchange.headers, b"content-length")
     if announced is not None and announced.isdigit() and (len(announced) > 18 or int(announced) > max_bytes):
         raise _too_large(max_bytes)
-    message = None
     try:
         async with asyncio.timeout(timeout_seconds):
-            message = await receive()
+            message = await exchange.receive()
             if message["type"] == "http.request" and not message.get("more_body"):
                 body = message.get("body", b"")
                 if len(body) > max_bytes:
                     raise _too_large(max_bytes)
-                return bytes(body)
-            return await _read_rest(message, receive, max_bytes)
+            else:
+                body = await _read_rest(message, exchange.receive, max_bytes)
     except TimeoutError:
-        raise HttpError(408, "request_timeout", f"The request's body did not arrive within {timeout_seconds:g} s", headers=_CLOSE) from None
+        raise HttpError(408, "request_timeout", f"The request's body did not arrive within {timeout_seconds:g} s") from None
+    exchange.body_read = True
+    return bytes(body)
 
 
 async def _read_rest(message: Message, receive: Receive, max_bytes: int) -> bytes:
@@ -94,12 +137,7 @@ def _too_large(max_bytes: int) -> RequestTooLarge:
     return RequestTooLarge(f"The request's body is larger than {max_bytes} bytes; send less history or fewer tools")
 
 
-async def send_answer(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
-    await send({"type": "http.response.body", "body": body})
-
-
-class cancelled_by_disconnect:  # noqa: N801 - reads like contextlib's helpers
+class cancelled_by_disconnect:
     """Cancels what runs inside as soon as the client goes away, and raises ClientDisconnected then.
 
     Only for use after the whole body was read.

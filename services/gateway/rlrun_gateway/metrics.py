@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import Counter, Gauge, Histogram
 
+# Names that get a label of their own; clients choose names, so the rest is counted together.
+KNOWN_IGNORED = frozenset(
+    {
+        "user", "metadata", "parallel_tool_calls", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+        "reasoning_effort", "reasoning", "verbosity", "prediction", "min_p", "best_of", "thinking", "enable_thinking", "provider",
+        "tools.function.strict",
+    }
+)  # fmt: skip
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 _requests = Counter("rlrun_gateway_requests", "Answers by route and status", ["route", "status"])
@@ -37,8 +47,9 @@ def first_byte(seconds: float) -> None:
     _first_byte.observe(seconds)
 
 
-def ignored(option: str) -> None:
-    _ignored.labels(option).inc()
+def ignored(options: Iterable[str]) -> None:
+    for option in options:
+        _ignored.labels(option if option in KNOWN_IGNORED else "other").inc()
 
 
 def owner_retry(cause: str) -> None:

@@ -74,13 +74,24 @@ class Placements:
                 raise PermissionDenied(f"This key does not open session {name.session_id}.")
         return placement
 
+    async def locate(self, name: SessionName) -> router_pb2.Placement:
+        """Like `resolve`, but waits for a Router or an owner that is away for a moment."""
+        return await self.call(name, _placement_only)
+
     async def call(
-        self, name: SessionName, run: SessionCall[Result], *, fresh: bool = False, untouched: Callable[[], bool] = lambda: True
+        self,
+        name: SessionName,
+        run: SessionCall[Result],
+        *,
+        fresh: bool = False,
+        follow: bool = True,
+        untouched: Callable[[], bool] = lambda: True,
     ) -> Result:
         """Runs `run(service, placement, attempt)` at the session's owner, and again where the owner changed.
 
         `untouched` tells whether a repeated call would still be invisible to the client.
         `fresh` skips the cache: for calls that must not reach a session that its key has left.
+        `follow` goes on in the newer session that the key opens when the known one is gone.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._settings.move_timeout_seconds
@@ -95,7 +106,7 @@ class Placements:
                 return await run(self._session_service(placement.owner_address), placement, attempt)
             except SessionGone:
                 self.forget(name)
-                if followed or placement is None or not untouched():
+                if followed or not follow or placement is None or not untouched():
                     raise
                 newer = await self.resolve(name, fresh=True)
                 if (newer.session_id, newer.fence, newer.owner_id) == (placement.session_id, placement.fence, placement.owner_id):
@@ -117,6 +128,10 @@ class Placements:
                 backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
                 placement, fresh = None, True
             attempt += 1
+
+
+async def _placement_only(service: SessionService, placement: router_pb2.Placement, attempt: int) -> router_pb2.Placement:
+    return placement
 
 
 def _gave_up(error: RlrunError, seconds: float) -> RlrunError:
