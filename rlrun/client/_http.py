@@ -1,0 +1,106 @@
+"""One exchange with the Gateway: JSON in, JSON out, every fault as an error of `rlrun.errors`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from rlrun.errors import (
+    BY_CODE,
+    ClientError,
+    Conflict,
+    DeadlineExceeded,
+    Internal,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    RequestTooLarge,
+    RlrunError,
+    SessionGone,
+    Unauthenticated,
+    Unavailable,
+)
+
+_BY_STATUS: dict[int, type[RlrunError]] = {
+    400: InvalidRequest,
+    401: Unauthenticated,
+    403: PermissionDenied,
+    404: NotFound,
+    408: DeadlineExceeded,
+    409: Conflict,
+    410: SessionGone,
+    413: RequestTooLarge,
+    422: InvalidRequest,
+    429: Overloaded,
+    502: Unavailable,
+    503: Unavailable,
+    504: DeadlineExceeded,
+}
+
+
+async def exchange(
+    http: aiohttp.ClientSession, method: str, url: str, *, key: str, body: Mapping[str, Any] | None, timeout_seconds: float
+) -> dict[str, Any]:
+    """Raises the error the answer's code names; a connection that fails is `Unavailable`, one that stalls `DeadlineExceeded`."""
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    try:
+        async with http.request(
+            method,
+            url,
+            data=None if body is None else msgspec.json.encode(body),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=timeout_seconds),
+        ) as answer:
+            content = await answer.read()
+            if answer.status >= 400:
+                raise error_from(answer.status, answer.headers, content, where=f"{method} {url}")
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"{method} {url}: no answer in {timeout_seconds:g} s") from error
+    except aiohttp.ClientError as error:
+        raise Unavailable(f"{method} {url}: {error}", retry_after_seconds=0.0) from error
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise Internal(f"{method} {url}: the answer is not a JSON object: {error}") from error
+
+
+def error_from(status: int, headers: Mapping[str, str], content: bytes, *, where: str) -> RlrunError:
+    """The error of an answer: by its code, else (a proxy's own page) by its status."""
+    fault = _error_object(content)
+    code, message = fault.get("code"), fault.get("message")
+    kind = BY_CODE.get(code) if isinstance(code, str) else None
+    if kind is None or (kind is ClientError):
+        kind = _BY_STATUS.get(status, InvalidRequest if status < 500 else Internal)
+    if not isinstance(message, str):
+        message = content[:200].decode(errors="replace") or "empty answer"
+    param = fault.get("param")
+    return kind(
+        f"{where}: HTTP {status}: {message}",
+        param=param if isinstance(param, str) else None,
+        retry_after_seconds=_retry_after(headers),
+    )
+
+
+def _error_object(content: bytes) -> dict[str, Any]:
+    try:
+        fault = msgspec.json.decode(content, type=dict[str, Any]).get("error")
+    except msgspec.DecodeError:
+        return {}
+    return fault if isinstance(fault, dict) else {}
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds; milliseconds are more exact where given. A date is not sent by rlrun and counts as no advice."""
+    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) * scale
+        except ValueError:
+            continue
+        if math.isfinite(seconds) and seconds >= 0:
+            return seconds
+    return None
