@@ -28,7 +28,9 @@ def save_tokenizer(directory: Path) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE, special_tokens=["<eos>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    corpus = [f"the agent asks for {word} and the tool answers {word[::-1]}" for word in ("weather", "tickets", "numbers", "paths", "naïveté")]
+    corpus = [
+        f"the agent asks for {word} and the tool answers {word[::-1]}" for word in ("weather", "tickets", "numbers", "paths", "naïveté")
+    ]
     tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
@@ -56,7 +58,7 @@ def save_model(directory: Path, family: str, seed: int) -> None:
     save_tokenizer(directory)
 
 
-def write_version(directory: Path, model_path: Path, version: int, **overrides: Any) -> None:
+def _write_version(directory: Path, model_path: Path, version: int, /, **overrides: Any) -> None:
     """A weight directory of `model_path` as the trainer writes it; `overrides` replace manifest fields."""
     directory.mkdir(parents=True, exist_ok=True)
     state = load_file(model_path / "model.safetensors")
@@ -71,6 +73,12 @@ def write_version(directory: Path, model_path: Path, version: int, **overrides: 
         "trajectories": [],
     }
     (directory / "manifest.json").write_text(json.dumps(manifest | overrides))
+
+
+@pytest.fixture(scope="session")
+def write_version() -> Callable[..., None]:
+    """write_version(directory, model_path, version, **overrides), see `_write_version`."""
+    return _write_version
 
 
 @pytest.fixture(scope="session")
