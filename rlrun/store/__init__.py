@@ -1,15 +1,20 @@
 """Every Redis access: key names, Lua scripts, one module per concern."""
 
-from rlrun.store.capacity import Admission, AdmissionMode, Capacity
-from rlrun.store.policy import PolicyInfo
-from rlrun.store.replies import SessionInfo
-from rlrun.store.sessions import SessionData, SweptSession
-from rlrun.store.states import TERMINAL, SessionEvent, SessionState, next_state
+from rlrun.store.states import SessionEvent, SessionState
 from rlrun.store.store import Store
-from rlrun.store.trajectories import GroupInfo, TrajectoryRef
+from rlrun.store.types import (
+    Admission,
+    AdmissionMode,
+    Capacity,
+    GroupInfo,
+    PolicyInfo,
+    SessionData,
+    SessionInfo,
+    SweptSession,
+    TrajectoryRef,
+)
 
 __all__ = [
-    "TERMINAL",
     "Admission",
     "AdmissionMode",
     "Capacity",
@@ -22,5 +27,4 @@ __all__ = [
     "Store",
     "SweptSession",
     "TrajectoryRef",
-    "next_state",
 ]

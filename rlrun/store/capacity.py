@@ -1,67 +1,28 @@
-"""How many more sessions may start. The same formula runs in `lua/place.lua`, in the script that admits."""
+"""The counters that admission looks at."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from redis.asyncio import Redis
 
 from rlrun.errors import InvalidRequest
-from rlrun.store.connection import Connection
+from rlrun.store.connection import store_errors
+from rlrun.store.keys import Keys
+from rlrun.store.types import Capacity
 
 
-class AdmissionMode(StrEnum):
-    STALENESS = "Staleness"
-    GRANTED = "Granted"
-    UNLIMITED = "Unlimited"
+class CapacityStore:
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
 
-
-@dataclass(frozen=True, kw_only=True)
-class Admission:
-    """The run's rule. `max_concurrent`: ACTIVE sessions, in every mode; `max_staleness`: versions; `batch_size`: sessions per step."""
-
-    mode: AdmissionMode
-    max_concurrent: int
-    max_staleness: int = 0
-    batch_size: int = 1
-
-    def __post_init__(self) -> None:
-        # The document's enum is another class with the same values.
-        object.__setattr__(self, "mode", AdmissionMode(self.mode))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Capacity:
-    """`running`: ACTIVE sessions; `accepted`: queued or trained ones; `granted`: starts left; `step`: last committed step."""
-
-    running: int
-    accepted: int
-    granted: int
-    step: int
-
-    def left(self, admission: Admission) -> int:
-        """Sessions that may start now; may be negative. The formula is AReaL's, with sessions as its unit."""
-        concurrent = max(1, admission.max_concurrent) - self.running
-        match admission.mode:
-            case AdmissionMode.STALENESS:
-                budget = (admission.max_staleness + self.step + 1) * max(1, admission.batch_size)
-                return min(concurrent, budget - (self.accepted + self.running))
-            case AdmissionMode.GRANTED:
-                return min(concurrent, self.granted)
-            case AdmissionMode.UNLIMITED:
-                return concurrent
-
-
-class Capacities:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def grant(self, amount: int) -> int:
-        """Lets `amount` more sessions start in mode Granted; returns how many are granted now."""
+    async def grant(self, *, amount: int) -> int:
+        """Raises the granted capacity; returns what is left of all grants."""
         if amount < 1:
-            raise InvalidRequest(f"amount {amount} must be at least 1", param="amount")
-        return int(await self._connection.command("HINCRBY", self._connection.keys.capacity, "granted", amount))
+            raise InvalidRequest(f"amount is {amount}; grant at least 1", param="amount")
+        with store_errors():
+            return int(await self._redis.hincrby(self._keys.capacity, "granted", amount))
 
     async def get(self) -> Capacity:
-        found = await self._connection.command("HMGET", self._connection.keys.capacity, "running", "accepted", "granted", "step")
-        running, accepted, granted, step = (int(value or 0) for value in found)
-        return Capacity(running=running, accepted=accepted, granted=granted, step=step)
+        with store_errors():
+            running, accepted, granted, step = await self._redis.hmget(self._keys.capacity, ["running", "accepted", "granted", "step"])
+        return Capacity(running=int(running or 0), accepted=int(accepted or 0), granted=int(granted or 0), step=int(step or 0))

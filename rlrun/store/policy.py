@@ -1,62 +1,40 @@
-"""Policy versions: numbers that are never used twice, and the one that workers shall serve."""
+"""Policy versions: numbers are given once, and the current one only grows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rlrun.errors import InvalidRequest
-from rlrun.store import replies, scripts
-from rlrun.store.connection import Connection
-
-_NEXT = scripts.load("policy_next")
-_PUBLISH = scripts.load("policy_publish")
-_CURRENT = scripts.load("policy_current")
+from rlrun.errors import Conflict
+from rlrun.store.connection import store_errors
+from rlrun.store.scripts import Scripts
+from rlrun.store.types import PolicyInfo
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolicyInfo:
-    """A published version. `parent`: the version that it was trained from, None for the first; `step`: the trainer's step."""
-
-    version: int
-    path: str
-    fingerprint: str
-    parent: int | None
-    step: int
-    lineage: str
-
-
-class Policy:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+class PolicyStore:
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
 
     async def next_version(self) -> int:
-        """Reserves a version, from 1 on. No number is given twice, whatever crashes in between; gaps are normal."""
-        return int(await self._connection.run(_NEXT))
+        """A number that no version had before, not even one that was never published."""
+        with store_errors():
+            return int(await self._scripts.run("policy_next"))
 
-    async def publish(self, version: int, path: str, fingerprint: str, parent: int | None, step: int, lineage: str) -> None:
-        """Makes `version` the current one; its files must be in place. The same publication may be repeated.
-
-        Raises `Conflict` if this or a newer version was published.
-        """
-        if version < 0:
-            raise InvalidRequest(f"version {version} must not be negative", param="version")
-        parent_text = "" if parent is None else str(parent)
-        answer = await self._connection.run(_PUBLISH, version, path, fingerprint, parent_text, step, lineage)
-        if answer[0] != b"OK":
-            replies.refuse(answer, session_id="")
+    async def publish(self, *, version: int, path: str, fingerprint: str, parent: int, step: int, lineage: str) -> None:
+        """Makes a version the current one; may be repeated. Raises: Conflict for one that is not newer."""
+        with store_errors():
+            answer = await self._scripts.run("policy_publish", version, path, fingerprint, parent, step, lineage)
+        if answer[0] == b"CONFLICT":
+            raise Conflict(f"policy version {version} is not newer than the current version {int(answer[2])}")
 
     async def current(self) -> PolicyInfo | None:
-        """None: nothing was published yet."""
-        answer = await self._connection.run(_CURRENT)
-        if answer[0] != b"OK":
+        with store_errors():
+            answer = await self._scripts.run("policy_current")
+        if answer[0] == b"MISSING":
             return None
-        version = int(answer[1])
-        row = replies.fields(answer[2], what=f"policy {version}")
+        fields = {answer[2][i].decode(): answer[2][i + 1].decode() for i in range(0, len(answer[2]), 2)}
         return PolicyInfo(
-            version=version,
-            path=row["path"],
-            fingerprint=row["fingerprint"],
-            parent=int(row["parent"]) if row["parent"] else None,
-            step=int(row["step"]),
-            lineage=row["lineage"],
+            version=int(answer[1]),
+            path=fields["path"],
+            fingerprint=fields["fingerprint"],
+            parent=int(fields["parent"]),
+            step=int(fields["step"]),
+            lineage=fields["lineage"],
         )

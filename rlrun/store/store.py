@@ -1,67 +1,60 @@
-"""The store of one run: connect once per process and event loop, then use its parts."""
+"""The door to Redis: one bounded pool, one object per concern."""
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
-from rlrun.store import scripts
-from rlrun.store.capacity import Capacities
-from rlrun.store.connection import Connection
-from rlrun.store.members import Members
-from rlrun.store.policy import Policy
-from rlrun.store.sessions import Sessions
-from rlrun.store.trajectories import Trajectories
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
-DEFAULT_MAX_CONNECTIONS = 32
-DEFAULT_TIMEOUT_SECONDS = 5.0
+from rlrun.store.capacity import CapacityStore
+from rlrun.store.connection import store_errors
+from rlrun.store.keys import Keys
+from rlrun.store.members import MemberStore
+from rlrun.store.policy import PolicyStore
+from rlrun.store.scripts import Scripts
+from rlrun.store.sessions import SessionStore
+from rlrun.store.trajectories import TrajectoryStore
 
 
 class Store:
-    """All state of a run. A Redis that does not answer in time raises `StoreUnavailable`; once it answers again, calls work again."""
+    """All state of one run. Make it with `connect`, share it in a process, close it at the end."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.sessions = Sessions(connection)
-        self.members = Members(connection)
-        self.capacity = Capacities(connection)
-        self.trajectories = Trajectories(connection)
-        self.policy = Policy(connection)
+    def __init__(self, redis: Redis, blocking: Redis, *, run: str) -> None:
+        keys = Keys(run)
+        scripts = Scripts(redis, keys.prefix)
+        self._redis = redis
+        self._blocking = blocking
+        self.sessions = SessionStore(redis, scripts, keys)
+        self.members = MemberStore(scripts)
+        self.capacity = CapacityStore(redis, keys)
+        self.trajectories = TrajectoryStore(blocking, scripts, keys)
+        self.policy = PolicyStore(scripts)
 
     @classmethod
-    async def connect(
-        cls,
-        url: str,
-        *,
-        run: str,
-        max_connections: int = DEFAULT_MAX_CONNECTIONS,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    ) -> Self:
-        """Connects to `redis://`, `rediss://` or `unix://` and loads the scripts.
-
-        A call that finds all `max_connections` busy waits for one; `timeout_seconds` bounds each call, that wait included.
-        Raises `StoreUnavailable`; `ConfigError` for an impossible URL; `InvalidRequest` for a run name with braces.
-        """
-        connection = Connection(url, run=run, max_connections=max_connections, timeout_seconds=timeout_seconds)
-        try:
-            for name in scripts.names():
-                await connection.command("SCRIPT", "LOAD", scripts.load(name).source)
-        except BaseException:
-            await connection.close()
-            raise
-        return cls(connection)
+    async def connect(cls, url: str, *, run: str, max_connections: int = 32, timeout_seconds: float = 1.0) -> Self:
+        """A pool of at most `max_connections`; a caller waits for a free one at most `timeout_seconds`. Connects on first use."""
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=max_connections,
+            timeout=timeout_seconds,
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=timeout_seconds,
+            retry=Retry(NoBackoff(), 1),
+        )
+        # Reads that wait for new entries must not look like a Redis that does not answer.
+        waiting = BlockingConnectionPool.from_url(
+            url, max_connections=4, timeout=timeout_seconds, socket_timeout=timeout_seconds + 10, socket_connect_timeout=timeout_seconds
+        )
+        return cls(Redis(connection_pool=pool), Redis(connection_pool=waiting), run=run)
 
     async def ping(self) -> None:
-        """Raises `StoreUnavailable`."""
-        await self._connection.command("PING")
+        """Raises: StoreUnavailable."""
+        with store_errors():
+            await self._redis.ping()
 
     async def close(self) -> None:
-        """Waits for records in flight, then closes the connections."""
-        await self.sessions.close()
-        await self._connection.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
+        for client in (self._redis, self._blocking):
+            await client.aclose()
+            await client.connection_pool.disconnect()

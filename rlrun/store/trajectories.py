@@ -1,125 +1,81 @@
-"""Ended sessions on their way into the weights: a stream that is read at least once and committed exactly once.
-
-An entry stays in the stream, and pending, until `commit` or `discard` removes it; the stream is never trimmed. A consumer
-that dies, or whose `read` is cancelled, finds what it had taken with `pending=True`.
-"""
+"""The stream of finished sessions: read at least once, committed exactly once."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from redis import exceptions as faults
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
-from rlrun.store import replies, scripts
-from rlrun.store.connection import Connection
-from rlrun.store.keys import TRAINER_GROUP
-
-_DISCARD = scripts.load("trajectories_discard")
-_COMMIT = scripts.load("trajectories_commit")
-
-# As the client hands over one entry of a stream.
-Entry = tuple[bytes, dict[bytes, bytes]]
-
-_FIRST = "0-0"
+from rlrun.store.connection import store_errors
+from rlrun.store.keys import TRAINER_GROUP, Keys
+from rlrun.store.scripts import Scripts
+from rlrun.store.types import GroupInfo, TrajectoryRef
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrajectoryRef:
-    """One entry of the stream."""
+class TrajectoryStore:
+    def __init__(self, redis: Redis, scripts: Scripts, keys: Keys) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._keys = keys
+        # Where the walk over what an earlier process took and never committed stands.
+        self._pending_after = "0"
 
-    stream_id: str
-    session_id: str
-    group_id: str
-    group_size: int
+    async def read(self, *, consumer: str, count: int, block_seconds: float, pending: bool) -> list[TrajectoryRef]:
+        """Takes entries for `consumer`: what it took before and never committed (`pending`), or what nobody has taken yet.
 
-
-@dataclass(frozen=True, kw_only=True)
-class GroupInfo:
-    """`size`: members that the group shall have; `queued`: those the trainer gets; `closed`: those that ended, trained or not."""
-
-    size: int
-    queued: int
-    closed: int
-
-
-class Trajectories:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        # Where the next pending read of a consumer starts.
-        self._pending_from: dict[str, str] = {}
-
-    async def read(self, consumer: str, count: int, block_seconds: float, pending: bool) -> list[TrajectoryRef]:
-        """Takes up to `count` entries, in the order in which they were queued.
-
-        `pending`: entries that any consumer of the group took and never committed; further calls continue where the last one
-        ended and an empty answer means all were seen (the next call starts over). Otherwise: new entries, waiting up to
-        `block_seconds` for the first one. There must be one live consumer.
+        `pending` walks forward over repeated calls and ends with an empty list.
         """
+        with store_errors():
+            position = self._pending_after if pending else ">"
+            answer = await self._read_group(consumer, position, count, block_seconds)
+        refs = [
+            TrajectoryRef(
+                stream_id=entry.decode(),
+                session_id=fields[b"session"].decode(),
+                group_id=fields[b"group"].decode(),
+                group_size=int(fields[b"group_size"]),
+            )
+            for entry, fields in answer
+            if fields
+        ]
         if pending:
-            return await self._read_pending(consumer, count)
-        deadline = asyncio.get_running_loop().time() + block_seconds
-        while True:
-            left_seconds = deadline - asyncio.get_running_loop().time()
-            # One wait must end before the connection's own time-out does.
-            block_ms = int(min(left_seconds, self._connection.timeout_seconds / 2) * 1000)
-            wait = ("BLOCK", block_ms) if block_ms > 0 else ()
-            stream = self._connection.keys.trajectories
-            found = await self._in_group("XREADGROUP", "GROUP", TRAINER_GROUP, consumer, "COUNT", count, *wait, "STREAMS", stream, ">")
-            if found:
-                return [_ref(entry) for _, entries in found for entry in entries]
-            if block_ms <= 0:
-                return []
-
-    async def group(self, group_id: str) -> GroupInfo | None:
-        """None: no session of this group exists (any more)."""
-        found = await self._connection.command("HMGET", self._connection.keys.group(group_id), "size", "queued", "closed")
-        if found[0] is None:
-            return None
-        size, queued, closed = (int(value or 0) for value in found)
-        return GroupInfo(size=size, queued=queued, closed=closed)
-
-    async def discard(self, ref: TrajectoryRef, reason: str) -> bool:
-        """Takes a trajectory out of training for good (`stale`, `empty`, ...). False: it had left the stream before."""
-        return bool(await self._connection.run(_DISCARD, ref.stream_id, ref.session_id, reason))
-
-    async def commit(self, refs: Iterable[TrajectoryRef], step: int) -> int:
-        """The checkpoint of `step` that contains `refs` is in place: they leave the stream, their sessions are TRAINED.
-
-        All in one script. Returns how many were not committed before; may be repeated. `capacity.step` never falls.
-        """
-        pairs = [part for ref in refs for part in (ref.stream_id, ref.session_id)]
-        return int(await self._connection.run(_COMMIT, step, *pairs))
-
-    async def _read_pending(self, consumer: str, count: int) -> list[TrajectoryRef]:
-        start = self._pending_from.pop(consumer, _FIRST)
-        stream = self._connection.keys.trajectories
-        answer = await self._in_group("XAUTOCLAIM", stream, TRAINER_GROUP, consumer, 0, start, "COUNT", count)
-        refs = [_ref(entry) for entry in answer[1] if entry is not None and entry[1] is not None]
-        if refs:
-            milliseconds, _, sequence = refs[-1].stream_id.partition("-")
-            self._pending_from[consumer] = f"{milliseconds}-{int(sequence) + 1}"
+            self._pending_after = answer[-1][0].decode() if answer else "0"
         return refs
 
-    async def _in_group(self, *command: str | int) -> list[Any]:
-        """Runs a command that needs the consumer group; makes the group where it does not exist."""
-        try:
-            return await self._connection.command(*command) or []
-        except faults.ResponseError as error:
-            if not str(error).startswith("NOGROUP"):
-                raise
-        try:
-            # From 0: what was queued before the first trainer started is trained too.
-            await self._connection.command("XGROUP", "CREATE", self._connection.keys.trajectories, TRAINER_GROUP, "0", "MKSTREAM")
-        except faults.ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):
-                raise
-        return await self._connection.command(*command) or []
+    async def group(self, group_id: str) -> GroupInfo | None:
+        with store_errors():
+            size, queued, closed = await self._redis.hmget(self._keys.group(group_id), ["size", "queued", "closed"])
+        return None if size is None else GroupInfo(size=int(size), queued=int(queued or 0), closed=int(closed or 0))
 
+    async def discard(self, ref: TrajectoryRef, reason: str) -> bool:
+        """Drops a queued trajectory; False if it was not queued any more."""
+        with store_errors():
+            return bool(await self._scripts.run("trajectories_discard", ref.stream_id, ref.session_id, reason))
 
-def _ref(entry: Entry) -> TrajectoryRef:
-    stream_id = entry[0].decode()
-    row = replies.fields([part for pair in entry[1].items() for part in pair], what=f"trajectory {stream_id}")
-    return TrajectoryRef(stream_id=stream_id, session_id=row["session"], group_id=row["group"], group_size=int(row["group_size"]))
+    async def commit(self, refs: Sequence[TrajectoryRef], *, step: int, batch_size: int) -> int:
+        """The checkpoint that contains `refs` is in place: acknowledges and deletes them, marks their sessions TRAINED.
+
+        Repeated, it changes nothing. Returns how many sessions changed. `batch_size` keeps the staleness budget exact
+        when a step took more sessions than that.
+        """
+        pairs = [part for ref in refs for part in (ref.stream_id, ref.session_id)]
+        with store_errors():
+            return int(await self._scripts.run("trajectories_commit", step, batch_size, *pairs))
+
+    async def _read_group(self, consumer: str, position: str, count: int, block_seconds: float) -> list[Any]:
+        """The stream and its group are made on first use."""
+        arguments: dict[str, Any] = {"count": count}
+        if position == ">":
+            arguments["block"] = max(1, int(block_seconds * 1000))
+        for _ in range(2):
+            try:
+                answer = await self._redis.xreadgroup(TRAINER_GROUP, consumer, {self._keys.trajectories: position}, **arguments)
+            except ResponseError as error:
+                if not str(error).startswith("NOGROUP"):
+                    raise
+                await self._redis.xgroup_create(self._keys.trajectories, TRAINER_GROUP, id="0", mkstream=True)
+            else:
+                return list(answer[0][1]) if answer else []
+        return []

@@ -17,11 +17,11 @@ def _session(info: SessionInfo) -> dict[str, Any]:
         "group_size": info.group_size,
         "state": str(info.state),
         "reason": info.reason,
-        "owner": info.owner,
+        "owner": info.owner_id,
         "fence": info.fence,
         "num_interactions": info.num_interactions,
-        "created_unix_seconds": info.created_seconds,
-        "updated_unix_seconds": info.updated_seconds,
+        "created_unix_seconds": info.created_unix_seconds,
+        "updated_unix_seconds": info.updated_unix_seconds,
     }
 
 

@@ -10,7 +10,7 @@ from rlrun.rpc import peers
 from rlrun.rpc.server import RpcServer
 from rlrun.service import Component, Membership, ServiceContext
 from rlrun.spec import RunSpec
-from rlrun.store import Admission
+from rlrun.store import Admission, AdmissionMode
 from rlrun_router.router import Router, RouterSettings
 from rlrun_router.sweeper import Sweeper
 
@@ -20,7 +20,7 @@ def settings_of(run: RunSpec) -> RouterSettings:
     return RouterSettings(
         lease_seconds=run.router.lease_seconds,
         admission=Admission(
-            mode=rollout.admission.value,
+            mode=AdmissionMode(rollout.admission.value),
             max_concurrent=rollout.max_concurrent_sessions,
             max_staleness=rollout.max_head_off_policyness,
             batch_size=trainer.batch_size if trainer else 1,

@@ -84,11 +84,11 @@ class Router:
     async def resolve(self, request: router_pb2.ResolveRequest) -> router_pb2.Placement:
         info = await self._find(request)
         owners = await self._store.members.list(router_pb2.ROLE_DATAPROXY)
-        owner = next((member for member in owners if member.id == info.owner), None)
+        owner = next((member for member in owners if member.id == info.owner_id), None)
         if owner is None:
             owner = choose_owner(owners)
             info = await self._store.sessions.claim(session_id=info.session_id, owner_id=owner.id)
-            owner = next((member for member in owners if member.id == info.owner), owner)
+            owner = next((member for member in owners if member.id == info.owner_id), owner)
             log.info("session %s moved to %s (fence %d)", info.session_id, owner.id, info.fence)
         return _placement(info, owner)
 

@@ -19,6 +19,7 @@ class Sweeper:
     def __init__(self, store: Store, run: RunSpec) -> None:
         self._store = store
         self._rollout = run.rollout
+        self._queue = run.trainer is not None
         self.num_swept = 0
 
     async def run(self) -> None:
@@ -35,6 +36,7 @@ class Sweeper:
             idle_seconds=self._rollout.session_timeout_seconds,
             finished_seconds=self._rollout.session_timeout_seconds,
             limit=BATCH,
+            queue=self._queue,
         )
         self.num_swept += len(swept)
         for session in swept:
