@@ -1,0 +1,1 @@
+"""The benchmark's parts: text, mock engine, load generator, hosts, cases, report."""

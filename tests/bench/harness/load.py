@@ -1,0 +1,170 @@
+"""A closed-loop load generator on raw asyncio: each connection sends its next call when the last one was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+class CallFailed(Exception):
+    """Not answered with 2xx, or not at all."""
+
+
+class Client(asyncio.Protocol):
+    """One keep-alive connection with one call at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._total = 0
+        self._waiter: asyncio.Future[bytes] | None = None
+
+    @classmethod
+    async def connect(cls, port: int) -> Client:
+        _, client = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        return client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._total == 0:
+            if (end := self._buffer.find(b"\r\n\r\n")) < 0:
+                return
+            found = _LENGTH.search(self._buffer, 0, end)
+            if found is None:
+                self._fail(f"an answer without Content-Length: {bytes(self._buffer[:200])!r}")
+                return
+            self._total = end + 4 + int(found.group(1))
+        if len(self._buffer) >= self._total and self._waiter is not None:
+            answer, self._buffer, self._total = bytes(self._buffer), bytearray(), 0
+            waiter, self._waiter = self._waiter, None
+            if not waiter.done():
+                waiter.set_result(answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(f"connection lost: {error}")
+
+    def close(self) -> None:
+        self._transport.close()
+
+    async def call(self, request: bytes) -> bytes:
+        """Returns the body of the answer. Raises CallFailed."""
+        if self._transport.is_closing():
+            raise CallFailed("connection closed by the server")
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        answer = await self._waiter
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 2"):
+            raise CallFailed(f"{head[:40]!r} {body[:300]!r}")
+        return body
+
+    def _fail(self, text: str) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(CallFailed(text))
+        self._waiter = None
+
+
+def http_request(method: str, path: str, body: bytes = b"", headers: Sequence[tuple[str, str]] = ()) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *(f"{name}: {value}" for name, value in headers)]
+    if body:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+@dataclass(kw_only=True)
+class Measured:
+    """Latencies in seconds of the calls inside the window, and the window itself."""
+
+    seconds: float = 0.0
+    latencies: array[float] = field(default_factory=lambda: array("d"))
+    num_failed: int = 0
+    failure: str = ""
+
+    @property
+    def calls_per_second(self) -> float:
+        return len(self.latencies) / self.seconds if self.seconds else 0.0
+
+    def percentile(self, percent: float) -> float:
+        """Milliseconds; the smallest latency that `percent` of the calls do not exceed."""
+        if not self.latencies:
+            return float("nan")
+        ordered = sorted(self.latencies)
+        return 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+async def closed_loop(
+    port: int,
+    sources: Sequence[Iterator[bytes]],
+    *,
+    warmup_seconds: float,
+    seconds: float,
+    at_start: Callable[[], None],
+    at_end: Callable[[], None],
+) -> Measured:
+    """One connection per source of requests. `at_start` and `at_end` are called at the edges of the measured window."""
+    clients = [await Client.connect(port) for _ in sources]
+    measured = Measured()
+    begin = time.perf_counter() + warmup_seconds
+    end = begin + seconds
+    window = asyncio.create_task(_window(measured, warmup_seconds, seconds, at_start, at_end))
+    await asyncio.gather(*(_drive(client, source, measured, begin, end) for client, source in zip(clients, sources, strict=True)))
+    await window
+    for client in clients:
+        client.close()
+    return measured
+
+
+async def _window(measured: Measured, warmup: float, seconds: float, at_start: Callable[[], None], at_end: Callable[[], None]) -> None:
+    await asyncio.sleep(warmup)
+    started = time.perf_counter()
+    at_start()
+    await asyncio.sleep(seconds)
+    at_end()
+    measured.seconds = time.perf_counter() - started
+
+
+async def _drive(client: Client, source: Iterator[bytes], measured: Measured, begin: float, end: float) -> None:
+    for request in source:
+        started = time.perf_counter()
+        if started >= end:
+            return
+        try:
+            await client.call(request)
+        except CallFailed as error:
+            measured.num_failed += 1
+            measured.failure = measured.failure or str(error)
+            return
+        ended = time.perf_counter()
+        if begin <= ended < end:
+            measured.latencies.append(ended - started)
+
+
+async def burst(port: int, requests: Sequence[bytes], *, connect: Callable[[int], Awaitable[Client]] = Client.connect) -> Measured:
+    """All requests at once, each on a connection of its own."""
+    clients = [await connect(port) for _ in requests]
+    measured = Measured()
+
+    async def one(client: Client, request: bytes) -> None:
+        started = time.perf_counter()
+        try:
+            await client.call(request)
+        except CallFailed as error:
+            measured.num_failed += 1
+            measured.failure = measured.failure or str(error)
+        else:
+            measured.latencies.append(time.perf_counter() - started)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(one(client, request) for client, request in zip(clients, requests, strict=True)))
+    measured.seconds = time.perf_counter() - started
+    for client in clients:
+        client.close()
+    return measured

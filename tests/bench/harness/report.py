@@ -1,0 +1,90 @@
+"""Results as tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.cases import Result
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    numeric = [all(_is_number(line[column]) for line in lines[1:]) for column in range(len(header))]
+
+    def draw(line: Sequence[str]) -> str:
+        cells = (cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(line, widths, numeric, strict=True))
+        return f"| {' | '.join(cells)} |"
+
+    rule = "|" + "|".join("-" * (width + 1) + (":" if right else "-") for width, right in zip(widths, numeric, strict=True)) + "|"
+    return "\n".join([draw(lines[0]), rule, *map(draw, lines[1:])])
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or cell[0].isdigit() or cell[0] in "+-"
+
+
+def calls_table(results: Sequence[Result]) -> str:
+    header = ("target", "case", "conns", "calls/s", "p50 ms", "p95 ms", "p99 ms", "CPU ms/call", "failed", "CPU by process, notes")
+    return table(header, [_row(result) for result in results if result.case != "memory"])
+
+
+def _row(result: Result) -> list[str]:
+    parts = [f"{name} {value:.2f}" for name, value in result.cpu_ms_per_call.items()] if len(result.cpu_ms_per_call) > 1 else []
+    parts += [f"{name} {value:g}" for name, value in result.notes.items()]
+    return [
+        result.target,
+        result.case,
+        str(result.connections),
+        f"{result.calls_per_second:.0f}",
+        *(f"{value:.2f}" if value < 100 else f"{value:.0f}" for value in (result.p50_ms, result.p95_ms, result.p99_ms)),
+        f"{result.cpu_ms:.3f}" if result.cpu_ms_per_call else "",
+        str(result.failed),
+        ", ".join(parts),
+    ]
+
+
+def memory_table(results: Sequence[Result]) -> str:
+    names = sorted({name for result in results if result.case == "memory" for name in result.notes})
+    rows = [
+        [result.target, *(f"{result.notes[name]:.1f}" if name in result.notes else "" for name in names)]
+        for result in results
+        if result.case == "memory"
+    ]
+    return table(("target", *(name.replace("_", " ") for name in names)), rows) if rows else ""
+
+
+def ratio_table(results: Sequence[Result], ours: str) -> str:
+    """How many times as many calls a second as each other target, and how its latencies compare."""
+    mine = {(result.case, result.connections): result for result in results if result.target == ours}
+    rows = []
+    for result in results:
+        own = mine.get((result.case, result.connections))
+        if own is None or result.target.startswith(("rlrun", "direct")) or result.case == "memory" or not result.calls_per_second:
+            continue
+        rows.append(
+            [
+                result.target,
+                result.case,
+                str(result.connections),
+                f"{own.calls_per_second / result.calls_per_second:.2f}",
+                f"{result.p50_ms / own.p50_ms:.2f}",
+                f"{result.p99_ms / own.p99_ms:.2f}",
+                f"{result.cpu_ms / own.cpu_ms:.2f}" if own.cpu_ms else "",
+            ]
+        )
+    header = ("against", "case", "conns", "calls/s ours : theirs", "p50 theirs : ours", "p99 theirs : ours", "CPU theirs : ours")
+    return table(header, rows) if rows else ""
+
+
+def profile_tables(path: Path, name: str, calls: int, num_rows: int) -> str:
+    data: dict[str, Any] = json.loads(path.read_text())
+    total = max(1, data["num_samples"])
+    parts = [f"profile of {name}: {total} samples over {calls} calls"]
+    for kind, title in (("room", "by part"), ("total", "functions, with what they call"), ("own", "lines, alone (C code counts for its caller)")):
+        rows = [(f"{100 * count / total:.1f}", place) for place, count in data[kind][:num_rows]]
+        parts.append(table(("%", title), rows))
+    return "\n\n".join(parts)
