@@ -12,41 +12,39 @@ from rlrun.proto import router_pb2
 from rlrun.rpc import peers
 from rlrun.rpc.server import RpcServer
 from rlrun.service import Component, Membership, ServiceContext
-from rlrun.spec import RunSpec
 from rlrun.trajectory import RewardStyle
 from rlrun_dataproxy.dataproxy import DataProxy
 from rlrun_dataproxy.options import DataProxyOptions
 from rlrun_dataproxy.tokenizer import ChatTokenizer
 
-DRAIN_POLL_SECONDS = 0.1
 
-
-def options_of(run: RunSpec, *, member_id: str) -> DataProxyOptions:
+def options_of(context: ServiceContext) -> DataProxyOptions:
+    run = context.run.spec
     tail = run.dataproxy.ephemeral_tail
     return DataProxyOptions(
-        member_id=member_id,
+        member_id=context.member_id,
         max_total_tokens=run.model.max_total_tokens,
         max_cached_sessions=run.dataproxy.max_cached_sessions,
         queue_trajectories=run.trainer is not None,
         reward_style=RewardStyle(run.rollout.reward_propagation.value),
-        ephemeral_tail=re.compile(tail.pattern) if tail.enabled and tail.pattern is not None else None,
-        parse_tool_calls=run.model.tool_call_parser is not None,
-        parse_reasoning=run.model.reasoning_parser is not None,
+        ephemeral_tail=re.compile(tail.pattern) if tail.enabled and tail.pattern else None,
+        call_timeout_seconds=run.gateway.limits.request_timeout_seconds,
     )
 
 
 class DataProxyComponent:
     def __init__(self, context: ServiceContext) -> None:
-        self._dataproxy = DataProxy(
+        self._context = context
+        self._proxy = DataProxy(
             store=context.store,
             router=context.router(),
             connect=context.peers.inference,
             tokenizer=ChatTokenizer.load(model_directory(context.run.spec.model.uri)),
-            options=options_of(context.run.spec, member_id=context.member_id),
+            options=options_of(context),
         )
         self._server = RpcServer(bind=context.bind, port=context.port, security=context.security)
-        self._server.add(peers.SESSION, self._dataproxy)
-        context.peers.publish(peers.SESSION, context.advertise, self._dataproxy)
+        self._server.add(peers.SESSION, self._proxy)
+        context.peers.publish(peers.SESSION, context.advertise, self._proxy)
         self._membership = Membership(context, router_pb2.ROLE_DATAPROXY, self._observe)
 
     async def start(self) -> None:
@@ -54,22 +52,20 @@ class DataProxyComponent:
         await self._membership.start()
 
     async def drain(self) -> None:
-        """Takes no new sessions and lets running calls end; the caller bounds the time."""
         await self._membership.drain()
         await self._server.set_serving(False)
-        while self._dataproxy.num_running_calls:
-            await asyncio.sleep(DRAIN_POLL_SECONDS)
+        while self._proxy.num_running_calls:
+            await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
-        # With the lease given back the sessions move to another replica at once.
         await self._membership.stop()
         await self._server.stop(grace_seconds=1)
 
     def status(self) -> Mapping[str, Any]:
-        return {"cached_sessions": self._dataproxy.num_cached_sessions, "running_calls": self._dataproxy.num_running_calls}
+        return {"running_calls": self._proxy.num_running_calls, "cached_sessions": self._proxy.num_cached_sessions}
 
     def _observe(self, member: router_pb2.Member) -> None:
-        member.load = self._dataproxy.num_running_calls
+        member.load = self._proxy.num_running_calls
 
 
 def build(context: ServiceContext) -> Component:

@@ -17,7 +17,7 @@ from rlrun.errors import DeadlineExceeded, InvalidRequest, RlrunError, SessionGo
 from rlrun.ids import new_completion_id
 from rlrun.proto import common_pb2, inference_pb2, router_pb2, session_pb2
 from rlrun.rpc.interfaces import InferenceService, RouterService
-from rlrun.store import Store
+from rlrun.store import SessionState, Store
 from rlrun_dataproxy import metrics
 from rlrun_dataproxy.calls import RunningCall
 from rlrun_dataproxy.engine import EngineCall, sample
@@ -125,7 +125,8 @@ class DataProxy:
     async def export_trajectories(self, request: session_pb2.ExportTrajectoriesRequest, /) -> session_pb2.ExportTrajectoriesResponse:
         data = await load_session(self._store, request.session, member_id=self._options.member_id)
         exported = export(data, request, style=self._options.reward_style)
-        await self._store.sessions.mark_exported(request.session.session_id)
+        if data.info.state is SessionState.FINISHED:  # what the trainer has stays the trainer's; others are read only
+            await self._store.sessions.mark_exported(request.session.session_id)
         return session_pb2.ExportTrajectoriesResponse(interactions=exported)
 
     async def get_session(self, request: session_pb2.GetSessionRequest, /) -> session_pb2.GetSessionResponse:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
-from rlrun.errors import NotFound, SessionGone, SessionMoved
+from rlrun.errors import SessionGone, SessionMoved
 from rlrun.proto import session_pb2
 from rlrun.rpc.interfaces import InferenceService
 from rlrun.store import SessionData, SessionState, Store
@@ -126,8 +126,6 @@ class SessionCache:
 async def load_session(store: Store, ref: session_pb2.SessionRef, *, member_id: str) -> SessionData:
     """A session in any state, if this replica is its owner under the caller's fence."""
     data = await store.sessions.load(ref.session_id)
-    if data is None:
-        raise NotFound(f"Session {ref.session_id} does not exist")
     if data.info.fence != ref.fence or data.info.owner_id != member_id:
         raise SessionMoved(
             f"Session {ref.session_id} belongs to {data.info.owner_id} with fence {data.info.fence}; "
