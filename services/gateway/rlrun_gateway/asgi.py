@@ -10,7 +10,7 @@ from rlrun.errors import DeadlineExceeded, RlrunError
 from rlrun.rpc.interfaces import RouterService, SessionService
 from rlrun_gateway.access import Access
 from rlrun_gateway.chat import ChatRoute
-from rlrun_gateway.control import create_control_app
+from rlrun_gateway.control import REQUEST_ID_KEY, create_control_app
 from rlrun_gateway.errors import HttpError, error_body, error_headers, internal_error
 from rlrun_gateway.http import (
     JSON_TYPE,
@@ -108,7 +108,7 @@ class GatewayApp:
             max_bytes=min(_MAX_CONTROL_BODY_BYTES, self._settings.max_body_bytes),
             timeout_seconds=self._settings.body_timeout_seconds,
         )
-        scope = {**exchange.scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+        scope = {**exchange.scope, "path": path, "raw_path": path.encode(), "root_path": "", REQUEST_ID_KEY: exchange.request_id}
         try:
             async with asyncio.timeout(self._settings.request_timeout_seconds):
                 if path == _CANCELLED_WITH_CLIENT:

@@ -31,8 +31,8 @@ class ChatBody(msgspec.Struct, forbid_unknown_fields=True):
 
     messages: list[Raw]
     model: str | None = None
-    tools: Raw | None = None
-    tool_choice: Raw | None = None
+    tools: Raw = Raw()
+    tool_choice: Raw = Raw()
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     store: bool | None = None
@@ -58,10 +58,10 @@ class ChatBody(msgspec.Struct, forbid_unknown_fields=True):
     extra_body: dict[str, Raw] | None = None
     # Would change the answer and cannot be honoured: refused unless empty.
     logit_bias: dict[str, float] | None = None
-    functions: Raw | None = None
-    function_call: Raw | None = None
-    audio: Raw | None = None
-    web_search_options: Raw | None = None
+    functions: Raw = Raw()
+    function_call: Raw = Raw()
+    audio: Raw = Raw()
+    web_search_options: Raw = Raw()
 
 
 class _Part(msgspec.Struct):
@@ -199,12 +199,17 @@ def _refuse_unsupported(chat: ChatBody) -> None:
         raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
     if chat.logit_bias:
         raise InvalidRequest("logit_bias is not supported: biased tokens could not be trained on", param="logit_bias")
-    if chat.functions is not None or chat.function_call is not None:
-        name = "functions" if chat.functions is not None else "function_call"
-        raise InvalidRequest(f"{name} is the form that `tools` replaced; send tools and tool_choice", param=name)
-    for name in ("audio", "web_search_options"):
-        if getattr(chat, name) is not None:
+    for name, raw in (("functions", chat.functions), ("function_call", chat.function_call)):
+        if _given(raw):
+            raise InvalidRequest(f"{name} is the form that `tools` replaced; send tools and tool_choice", param=name)
+    for name, raw in (("audio", chat.audio), ("web_search_options", chat.web_search_options)):
+        if _given(raw):
             raise InvalidRequest(f"{name} is not supported", param=name)
+
+
+def _given(raw: Raw) -> bool:
+    """A field that is left to later: `Raw` is empty where it is absent."""
+    return len(raw) > 0 and bytes(raw) != b"null"
 
 
 def _messages(raws: list[Raw], max_messages: int) -> list[bytes]:
@@ -233,7 +238,7 @@ def _messages(raws: list[Raw], max_messages: int) -> list[bytes]:
 
 def _set_tools(chat: ChatBody, request: session_pb2.GenerateRequest, settings: GatewaySettings, ignored: list[str]) -> None:
     request.tool_choice = session_pb2.TOOL_CHOICE_AUTO
-    if chat.tools is not None:
+    if _given(chat.tools):
         try:
             tools = _tools_decoder.decode(chat.tools)
         except msgspec.ValidationError as error:
@@ -246,7 +251,7 @@ def _set_tools(chat: ChatBody, request: session_pb2.GenerateRequest, settings: G
             request.tools = bytes(chat.tools)
         if any(tool.function.strict for tool in tools):
             ignored.append("tools.function.strict")
-    if chat.tool_choice is not None:
+    if _given(chat.tool_choice):
         request.tool_choice = _tool_choice(chat.tool_choice)
 
 

@@ -20,11 +20,13 @@ from rlrun.proto import router_pb2, session_pb2
 from rlrun.rpc.interfaces import RouterService, SessionService
 from rlrun.trajectory import TrajectoryRow, row_to_json
 from rlrun_gateway.access import Access
-from rlrun_gateway.errors import HttpError, error_body, error_headers
+from rlrun_gateway.errors import HttpError, error_body, error_headers, internal_error
 from rlrun_gateway.placements import Placements, SessionName
 from rlrun_gateway.queries import AdminQueries
 from rlrun_gateway.settings import GatewaySettings
 
+# Where the outer app leaves the request's id in the scope.
+REQUEST_ID_KEY = "rlrun.request_id"
 # Goes into URLs, Redis keys and logs.
 _TASK_ID = r"^[A-Za-z0-9._:@+=~-]+$"
 # Has to fit into a header.
@@ -146,6 +148,7 @@ def create_control_app(
     app.add_exception_handler(HttpError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_bug)
     _add_session_routes(app, access, Sessions(access, router, placements), router)
     _add_model_routes(app, settings, access, router, placements)
     _add_admin_routes(app, access, router, admin)
@@ -296,3 +299,9 @@ async def _on_http(request: Request, error: Exception) -> Response:
     return Response(
         error_body(fault, detail=error.detail), status_code=error.status_code, headers=error.headers, media_type="application/json"
     )
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    """Only the answer: the error goes on to the outer app, which logs it."""
+    fault = internal_error(request.scope[REQUEST_ID_KEY])
+    return Response(error_body(fault, detail=fault.message), status_code=fault.http_status, media_type="application/json")
