@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from rlrun_worker.weights import weight_fingerprint
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
-
-from rlrun_worker.weights import weight_fingerprint
 
 VOCAB_SIZE = 384
 EOS_ID = 0

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-
 from rlrun_worker.engine import Ids, Sampling
 from rlrun_worker.torch_engine.sampler import RowSampler
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rlrun_worker.engine import Chunk, FinishReason, Ids, Sampling, VersionSpan
+from rlrun_worker.torch_engine import TorchEngine, TorchEngineOptions
 from tokenizers import Tokenizer
 
 from rlrun.errors import Conflict, ContextLengthExceeded, InvalidRequest, Overloaded
-from rlrun_worker.engine import Chunk, FinishReason, Ids, Sampling, VersionSpan
-from rlrun_worker.torch_engine import TorchEngine, TorchEngineOptions
 
 VOCAB_SIZE = 384
 GREEDY = Sampling(temperature=0.0, ignore_eos=True)
@@ -145,8 +145,10 @@ async def test_seed_gives_the_same_tokens_alone_and_in_a_batch(model_path: Paths
         noise = [Sampling(seed=seed, top_k=3, frequency_penalty=1.0, ignore_eos=True) for seed in range(5)]
         batch = await asyncio.gather(
             *(collect(engine, make_prompt(seed, 30), other) for seed, other in enumerate(noise)),
-            collect(engine, prompt, sampling), collect(engine, prompt, truncated), collect(engine, prompt, Sampling(seed=8, ignore_eos=True)),
-        )  # fmt: skip
+            collect(engine, prompt, sampling),
+            collect(engine, prompt, truncated),
+            collect(engine, prompt, Sampling(seed=8, ignore_eos=True)),
+        )
     assert batch[5].ids.tolist() == alone.ids.tolist()
     assert batch[6].ids.tolist() == alone_truncated.ids.tolist()
     assert batch[7].ids.tolist() != alone.ids.tolist()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -284,7 +285,7 @@ def _spans(versions: NDArray[np.int64]) -> tuple[VersionSpan, ...]:
     if not versions.size:
         return ()
     starts = np.concatenate(([0], np.flatnonzero(np.diff(versions)) + 1, [versions.size]))
-    return tuple(VersionSpan(int(end - start), int(versions[start])) for start, end in zip(starts[:-1], starts[1:], strict=True))
+    return tuple(VersionSpan(end - start, int(versions[start])) for start, end in pairwise(starts.tolist()))
 
 
 def _empty_chunk(reason: FinishReason) -> Chunk:
