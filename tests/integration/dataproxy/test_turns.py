@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -203,17 +204,16 @@ async def test_a_wrong_message_is_named(world: Any, message: Any, param: str) ->
 
 
 async def test_an_ephemeral_last_message_does_not_part_the_conversation(world: Any) -> None:
-    import re
-
     ref = await world.session()
-    for proxy in (
-        world.make_proxy("dp1", ephemeral_tail=re.compile("^<reminder>")),
-        world.make_proxy("dp1", ephemeral_tail=re.compile("^<reminder>")),
-    ):
-        world.answers("rain")
-        first = await proxy.generate(world.chat(ref, "weather?", "<reminder>be nice"))
-        other = world.make_proxy("dp1", ephemeral_tail=re.compile("^<reminder>"))  # reads the tree from Redis
-        for reader in (proxy, other):
-            second = await reader.generate(world.chat(ref, "weather?", world.said(first), "more"))
-            record = {one.id: one for one in await world.records(ref)}[second.interaction_id]
-            assert record.parent_id != ""
+    pattern = re.compile("^<reminder>")
+    world.answers("rain")
+    proxy, reader = (world.make_proxy("dp1", ephemeral_tail=pattern) for _ in range(2))
+    first = await proxy.generate(world.chat(ref, "weather?", "<reminder>be nice"))
+    left_out = [{"role": "user", "content": "weather?"}, world.said(first)]
+    repeated = [{"role": "user", "content": "weather?"}, {"role": "user", "content": "<reminder>be nice"}, world.said(first)]
+    for one in (proxy, reader):  # the second reads the tree from Redis
+        for history in (left_out, repeated):
+            await one.generate(world.chat(ref, *history, "more"))
+    assert [record.parent_id for record in await world.records(ref)] == ["", *[first.interaction_id] * 4]
+    plain = await world.make_proxy("dp1").generate(world.chat(ref, *left_out, "more"))
+    assert {one.id: one.parent_id for one in await world.records(ref)}[plain.interaction_id] == ""
