@@ -90,7 +90,7 @@ class ServiceContext:
 class Membership:
     """Holds a member's lease: registers, renews at a third of the lease, gives it back."""
 
-    def __init__(self, context: ServiceContext, role: router_pb2.Role, observe: Callable[[router_pb2.Member], None]) -> None:
+    def __init__(self, context: ServiceContext, role: router_pb2.Role.ValueType, observe: Callable[[router_pb2.Member], None]) -> None:
         self._context = context
         self._member = router_pb2.Member(role=role, id=context.member_id, address=context.advertise)
         self._observe = observe
@@ -183,11 +183,11 @@ class Process:
     async def _end(self) -> None:
         try:
             async with asyncio.timeout(DRAIN_GRACE_SECONDS):
-                for component in reversed(self._components.values()):
+                for component in reversed(list(self._components.values())):
                     await component.drain()
         except TimeoutError:
             log.warning("drain did not end within %.0f s", DRAIN_GRACE_SECONDS)
-        for name, component in reversed(self._components.items()):
+        for name, component in reversed(list(self._components.items())):
             try:
                 async with asyncio.timeout(10):
                     await component.stop()

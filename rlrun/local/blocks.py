@@ -7,7 +7,11 @@ from pathlib import Path
 from rlrun.cli.provider_blocks import Client, provider_block
 
 _PLACEHOLDER = "SESSION_KEY"
-_TITLES = {Client.OPENAI: "OpenAI SDK (environment)", Client.OPENCLAW: "OpenClaw (openclaw.json)", Client.ZEROCLAW: "ZeroClaw (config.toml)"}
+_TITLES = {
+    Client.OPENAI: "OpenAI SDK (environment)",
+    Client.OPENCLAW: "OpenClaw (openclaw.json)",
+    Client.ZEROCLAW: "ZeroClaw (config.toml)",
+}
 
 
 def client_blocks(base_url: str, admin_key_file: Path, model: str) -> str:

@@ -81,4 +81,10 @@ class StoreQueries:
         policy = await self._store.policy.current()
         if policy is None:
             return {"version": 0, "path": None, "fingerprint": None}
-        return {"version": policy.version, "path": policy.path, "fingerprint": policy.fingerprint, "step": policy.step, "lineage": policy.lineage}
+        return {
+            "version": policy.version,
+            "path": policy.path,
+            "fingerprint": policy.fingerprint,
+            "step": policy.step,
+            "lineage": policy.lineage,
+        }
