@@ -59,8 +59,9 @@ def token_logprobs(model: nn.Module, batch: Batch, packed: PackedBatch, wanted_B
         temperature_K = batch.temperature_B.to(device)[:, None].expand(wanted_BT.shape)[wanted_BT]
         logprobs: list[Tensor] = []
         entropies: list[Tensor] = []
-        for chunk in zip(*(x.split(CHUNK_TOKENS) for x in (hidden_KD, targets_K, temperature_K)), strict=True):
-            logprobs_K, entropy_K = checkpoint(_score, model, *chunk, use_reentrant=False)
+        for start in range(0, targets_K.shape[0], CHUNK_TOKENS):
+            chunk = slice(start, start + CHUNK_TOKENS)
+            logprobs_K, entropy_K = checkpoint(_score, model, hidden_KD[chunk], targets_K[chunk], temperature_K[chunk], use_reentrant=False)
             logprobs.append(logprobs_K)
             entropies.append(entropy_K)
     zeros_BT = torch.zeros(wanted_BT.shape, dtype=torch.float32, device=device)

@@ -51,6 +51,9 @@ class Optimizer:
     def parameters(self) -> Mapping[str, nn.Parameter]:
         return self._parameters
 
+    def learning_rate(self, train_step: int) -> float:
+        return learning_rate(train_step, self._spec, self._total_steps)
+
     def zero_grad(self) -> None:
         """Zeros rather than None: ranks without rows still take part in the reduction of gradients."""
         for parameter in self._parameters.values():
@@ -64,7 +67,7 @@ class Optimizer:
             self.num_skipped += 1
         else:
             for group in self._adamw.param_groups:
-                group["lr"] = learning_rate(train_step, self._spec, self._total_steps)
+                group["lr"] = self.learning_rate(train_step)
             self._adamw.step()
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -80,7 +83,7 @@ class Optimizer:
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Inverse of `state_tensors`, for the same model."""
-        state: dict[nn.Parameter, dict[str, Any]] = {}
+        state: dict[Tensor, dict[str, Any]] = {}
         for key, tensor in tensors.items():
             kind, _, name = key.partition(":")
             parameter = self._parameters[name]

@@ -73,6 +73,23 @@ class Batch:
         return self.input_ids_BT.shape
 
 
+def select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
+    """The given rows in the given order, cut to the longest of them. Group numbers stay those of the whole batch."""
+    index = torch.tensor(rows, dtype=torch.int64)
+    lengths_B = batch.lengths_B[index]
+    width = int(lengths_B.max())
+    return Batch(
+        input_ids_BT=batch.input_ids_BT[index, :width],
+        loss_mask_BT=batch.loss_mask_BT[index, :width],
+        logprobs_BT=batch.logprobs_BT[index, :width],
+        versions_BT=batch.versions_BT[index, :width],
+        rewards_B=batch.rewards_B[index],
+        lengths_B=lengths_B,
+        temperature_B=batch.temperature_B[index],
+        group_index_B=batch.group_index_B[index],
+    )
+
+
 def group_indices(group_ids: Sequence[str]) -> Tensor:
     """int64 [B]: each row's group as a number, in order of first appearance."""
     numbers: dict[str, int] = {}

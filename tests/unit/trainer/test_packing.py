@@ -77,7 +77,7 @@ def test_packed_logprobs_equal_unpacked_ones(model_dir: Path) -> None:
     batch = pad_rows(rows)
     wanted_BT = shift_left(batch.loss_mask_BT, 0)
     packed = pack(batch, first_fit_decreasing(batch.lengths_B.tolist(), 16))
-    assert packed.input_ids_NW.shape == (3, 15)
+    assert packed.input_ids_NW.shape == (3, 16)
     together = token_logprobs(model, batch, packed, wanted_BT)
     for index, row in enumerate(rows):
         ids = torch.from_numpy(row.input_ids).long()[None]

@@ -1,0 +1,179 @@
+"""One train step: rows in, updated weights and metrics out.
+
+Shape legend: B rows, T tokens; [B, T] tensors are shifted (index t is the prediction of token t + 1).
+The gradient of a minibatch is the mean over its trained tokens, over all ranks and microbatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.spec.trainer import PackingSpec
+from rlrun_trainer.advantages import compute_advantages
+from rlrun_trainer.algorithms import Algorithm
+from rlrun_trainer.losses import policy_loss
+from rlrun_trainer.metrics import Tally, batch_metrics, loss_tally
+from rlrun_trainer.model import TokenLogprobs, token_logprobs
+from rlrun_trainer.optimizer import Optimizer
+from rlrun_trainer.packing import microbatches, pack
+from rlrun_trainer.proximal import ProximalMethod, approximate_proximal
+from rlrun_trainer.ranks import Ranks
+from rlrun_trainer.rows import Batch, Row, pad_rows, select_rows, shift_left
+
+
+@dataclass(kw_only=True, slots=True)
+class Learner:
+    """What a train step works on. `reference` is the model of the KL penalty."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    algorithm: Algorithm
+    packing: PackingSpec = field(default_factory=PackingSpec)
+    reference: nn.Module | None = None
+    ranks: Ranks = field(default_factory=Ranks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Prepared:
+    """A batch with all that stays fixed during its updates; on the CPU, the same on every rank."""
+
+    batch: Batch
+    behaviour_BT: Tensor
+    proximal_BT: Tensor | None  # None: approximated from the current policy
+    advantages_BT: Tensor
+    mask_BT: Tensor  # bool
+    versions_BT: Tensor
+
+    def select(self, rows: Sequence[int]) -> Prepared:
+        batch = select_rows(self.batch, rows)
+        width = batch.shape[1]
+        return Prepared(
+            batch=batch,
+            behaviour_BT=self.behaviour_BT[rows, :width],
+            proximal_BT=None if self.proximal_BT is None else self.proximal_BT[rows, :width],
+            advantages_BT=self.advantages_BT[rows, :width],
+            mask_BT=self.mask_BT[rows, :width],
+            versions_BT=self.versions_BT[rows, :width],
+        )
+
+
+def train_step(learner: Learner, rows: Sequence[Row], *, step: int, policy_version: int) -> dict[str, float]:
+    """Updates the learner's weights with the rows and returns metrics. `step` counts from 0; `policy_version` is that of the weights now.
+
+    Every rank calls it with the same rows. Raises InvalidRequest for a row above `max_tokens_per_row`, ConfigError for a KL penalty
+    without reference model.
+    """
+    algorithm, ranks = learner.algorithm, learner.ranks
+    batch = pad_rows(rows)
+    mask_BT = shift_left(batch.loss_mask_BT, 0)
+    recompute = algorithm.proximal is ProximalMethod.RECOMPUTE
+    recomputed_BT = _all_logprobs(learner, learner.model, batch, mask_BT) if recompute else None
+    reference_BT = None
+    if learner.reference is not None and algorithm.advantages.kl_ctl > 0:
+        reference_BT = _all_logprobs(learner, learner.reference, batch, mask_BT)
+    advantages = compute_advantages(batch, algorithm.advantages, ref_logprobs_BT=reference_BT)
+    behaviour_BT = shift_left(batch.logprobs_BT, 0)
+    prepared = Prepared(
+        batch=batch,
+        behaviour_BT=behaviour_BT,
+        proximal_BT=behaviour_BT if algorithm.proximal is ProximalMethod.ROLLOUT else recomputed_BT,
+        advantages_BT=advantages.advantages_BT,
+        mask_BT=mask_BT,
+        versions_BT=shift_left(batch.versions_BT, -1),
+    )
+    metrics = batch_metrics(batch, advantages, prepared.versions_BT, policy_version)
+    tally = Tally()
+    skipped, grad_norms = 0, [0.0]
+    for number, minibatch_rows in enumerate(_minibatches(len(rows), algorithm.num_minibatches)):
+        minibatch = prepared.select(minibatch_rows)
+        num_tokens = int(minibatch.mask_BT.sum())
+        if num_tokens == 0:
+            continue
+        learner.optimizer.zero_grad()
+        for part, bins in _parts(learner, minibatch):
+            _backward(learner, part, bins, num_tokens, policy_version, tally, unchanged=number == 0)
+        ranks.sum_gradients_(learner.optimizer.parameters.values())
+        outcome = learner.optimizer.step(step)
+        grad_norms.append(outcome.grad_norm)
+        skipped += outcome.skipped
+    metrics |= tally.reduce(ranks, next(learner.model.parameters()).device)
+    metrics |= {
+        "grad_norm": max(grad_norms),
+        "steps_skipped": float(skipped),
+        "steps_skipped_total": float(learner.optimizer.num_skipped),
+        "lr": learner.optimizer.learning_rate(step),
+    }
+    return metrics
+
+
+def _backward(
+    learner: Learner, data: Prepared, bins: list[list[int]], num_tokens: int, policy_version: int, tally: Tally, *, unchanged: bool
+) -> None:
+    """Adds one microbatch's share to the gradients and the tally. `unchanged`: the weights are still those of `policy_version`."""
+    algorithm = learner.algorithm
+    current = _logprobs(learner.model, data.batch, data.mask_BT, bins)
+    device = current.logprobs_BT.device
+    mask_BT, behaviour_BT = data.mask_BT.to(device), data.behaviour_BT.to(device)
+    if data.proximal_BT is None:
+        # The policy under gradient becomes the next version; the proximal one has the number of the weights now.
+        proximal_BT = approximate_proximal(
+            algorithm.proximal, behaviour_BT, current.logprobs_BT, data.versions_BT.to(device), current_version=policy_version + 1
+        )
+    else:
+        proximal_BT = data.proximal_BT.to(device)
+    token_loss, weights = policy_loss(
+        current.logprobs_BT, proximal_BT, behaviour_BT, data.advantages_BT.to(device), mask_BT, algorithm.loss
+    )
+    loss = token_loss.loss_BT.sum() / num_tokens
+    loss.backward()  # type: ignore[no-untyped-call]
+    fresh_BT = mask_BT & (data.versions_BT.to(device) == policy_version) & unchanged
+    loss_tally(tally, current, token_loss, weights, proximal_BT, behaviour_BT, mask_BT, fresh_BT)
+
+
+def _minibatches(num_rows: int, num_minibatches: int) -> list[list[int]]:
+    """Rows split by count; shuffled where there are several, so that a group is not an update of its own."""
+    order = torch.randperm(num_rows) if num_minibatches > 1 else torch.arange(num_rows)
+    return [part.tolist() for part in order.tensor_split(num_minibatches) if part.numel()]
+
+
+def _parts(learner: Learner, data: Prepared) -> Iterator[tuple[Prepared, list[list[int]]]]:
+    """This rank's share of the rows in microbatches, each with the bins its rows lie in."""
+    lengths = data.batch.lengths_B.tolist()
+    share = learner.ranks.share(lengths)
+    passes = microbatches(
+        [lengths[row] for row in share],
+        max_tokens_per_row=learner.packing.max_tokens_per_row,
+        max_tokens=learner.packing.max_tokens_per_microbatch,
+    )
+    for bins in passes:
+        rows = [share[place] for places in bins for place in places]
+        numbers = iter(range(len(rows)))
+        yield data.select(rows), [[next(numbers) for _ in places] for places in bins]
+
+
+def _logprobs(model: nn.Module, batch: Batch, mask_BT: Tensor, bins: list[list[int]]) -> TokenLogprobs:
+    return token_logprobs(model, batch, pack(batch, bins), mask_BT)
+
+
+@torch.no_grad()
+def _all_logprobs(learner: Learner, model: nn.Module, batch: Batch, mask_BT: Tensor) -> Tensor:
+    """Logprobs of all rows on the CPU, each rank computing its share."""
+    lengths = batch.lengths_B.tolist()
+    share = learner.ranks.share(lengths)
+    out_BT = torch.zeros(batch.shape, dtype=torch.float32, device=next(model.parameters()).device)
+    for bins in microbatches(
+        [lengths[row] for row in share],
+        max_tokens_per_row=learner.packing.max_tokens_per_row,
+        max_tokens=learner.packing.max_tokens_per_microbatch,
+    ):
+        rows = [share[place] for places in bins for place in places]
+        numbers = iter(range(len(rows)))
+        part = select_rows(batch, rows)
+        width = part.shape[1]
+        local = _logprobs(model, part, mask_BT[rows, :width], [[next(numbers) for _ in places] for places in bins])
+        out_BT[rows, :width] = local.logprobs_BT
+    return learner.ranks.sum_(out_BT).cpu()
