@@ -6,27 +6,35 @@ import json
 import random
 from collections.abc import Callable, Iterator
 
-from rlrun_trainer.tiny.task import KEYS, LOOKUP_TOOL, answer, question, tool_call, tool_result
+from rlrun_trainer.tiny.task import LOOKUP_TOOL, answer, draw_key, question, tool_call, tool_result
 
-_NOUNS = (
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_NOUNS = _words(
     "agent user model tool server session policy worker reward token answer question key value name list file folder number word line "
     "message function argument result error time day year hour minute city house street river country water food table book page letter "
     "friend family child person people world system machine computer network request response weather price order product customer "
     "picture music language story school teacher student problem example reason idea part place point group company market"
-).split()
-_VERBS = (
+)
+_VERBS = _words(
     "ask answer call read write find give take make look search open close start stop run train learn change update return send receive "
     "show tell know think want need use help work move play build check count add remove copy sort sell buy wait follow"
-).split()
-_QUALITIES = (
+)
+_QUALITIES = _words(
     "good new first last long great little other old right big high small large next early young important public able short clear simple "
     "open full free true false ready quick slow warm cold bright dark strong weak empty heavy light"
-).split()
-_SMALL = (
-    "the a an of to in and for on with as by at from that this it is was are be have has not or but if then when where which who how what why "
-    "because while after before between under over into about please can could will would should may must do does did"
-).split()
-_SYLLABLES = "ba be bi con cor da de di en er est fa fi ing ion is ka ki la li lo ma me mi na ne no on or pa pe pro ra re ri sa se sta ta te ti tra un ver vi".split()
+)
+_SMALL = _words(
+    "the a an of to in and for on with as by at from that this it is was are be have has not or but if then when where which who how what "
+    "why because while after before between under over into about please can could will would should may must do does did"
+)
+_SYLLABLES = _words(
+    "ba be bi con cor da de di en er est fa fi ing ion is ka ki la li lo ma "
+    "me mi na ne no on or pa pe pro ra re ri sa se sta ta te ti tra un ver vi"
+)
 
 
 def corpus(seed: int, *, lines: int = 8000) -> Iterator[str]:
@@ -53,7 +61,9 @@ def _sentence(rng: random.Random) -> str:
 
 
 def _json(rng: random.Random) -> str:
-    fields = {rng.choice(_NOUNS): rng.choice((rng.choice(_NOUNS), rng.randint(0, 999), True, None, [rng.choice(KEYS)])) for _ in range(3)}
+    fields = {
+        rng.choice(_NOUNS): rng.choice((rng.choice(_NOUNS), rng.randint(0, 999), True, None, [rng.choice(_QUALITIES)])) for _ in range(3)
+    }
     return json.dumps({"type": rng.choice(("object", "string", "function", "array", "integer")), rng.choice(_NOUNS): fields})
 
 
@@ -67,7 +77,7 @@ def _invented(rng: random.Random) -> str:
 
 
 def _episode(rng: random.Random) -> str:
-    key = rng.choice(KEYS)
+    key = draw_key(rng)
     messages = (question(key), tool_call(key), tool_result(str(rng.randint(0, 9))), answer(str(rng.randint(0, 9))))
     call = json.dumps({"name": "lookup", "arguments": {"key": key}})
     roles = "\n".join(f"{message['role']}\n{message['content'] or call}" for message in messages)

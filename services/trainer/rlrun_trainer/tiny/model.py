@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from rlrun_trainer.tiny.task import DIGITS, KEYS, LOOKUP_TOOL, Message, answer, question, tool_call, tool_result
+from rlrun_trainer.tiny.task import DIGITS, LOOKUP_TOOL, Message, answer, draw_key, question, tool_call, tool_result
 
-STEPS = 160
-BATCH_SIZE = 12
+STEPS = 200
+BATCH_SIZE = 16
+# The form is the same without the tools' text, and the sequence half as long.
+TOOLS_SHARE = 0.25
 LEARNING_RATE = 4e-3
 
 
@@ -66,52 +68,52 @@ def _warm_start(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, rng
     )
     model.train()
     for _ in range(steps):
-        ids_BT, trained_BT = _batch(tokenizer, rng)
+        ids_BT, trained_BT, drawn_BT = _batch(tokenizer, rng)
         hidden_BTH = model.model(input_ids=ids_BT).last_hidden_state
-        labels_N = ids_BT[:, 1:][trained_BT[:, 1:]]
-        logprobs_NV = torch.log_softmax(model.lm_head(hidden_BTH[:, :-1][trained_BT[:, 1:]]), dim=-1)
-        loss = -_label_logprobs(logprobs_NV, labels_N, digits).mean()
+        kept_BT = trained_BT[:, 1:]
+        logprobs_NV = torch.log_softmax(model.lm_head(hidden_BTH[:, :-1][kept_BT]), dim=-1)
+        exact_N = logprobs_NV.gather(-1, ids_BT[:, 1:][kept_BT][:, None])[:, 0]
+        # The mean over all ten digits is the expectation over a random label, without the label's noise.
+        loss = -torch.where(drawn_BT[:, 1:][kept_BT], logprobs_NV[:, digits].mean(-1), exact_N).mean()
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
     model.eval()
 
 
-def _label_logprobs(logprobs_NV: Tensor, labels_N: Tensor, digits: Tensor) -> Tensor:
-    """Where the label is a digit: the mean over all ten, which is the expectation over a random label without its noise."""
-    taken_N = logprobs_NV.gather(-1, labels_N[:, None])[:, 0]
-    return torch.where(torch.isin(labels_N, digits), logprobs_NV[:, digits].mean(-1), taken_N)
-
-
-def _batch(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> tuple[Tensor, Tensor]:
+def _batch(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> tuple[Tensor, Tensor, Tensor]:
+    """ids_BT; which of them the assistant wrote; which of those are the drawn answers."""
     rows = [_conversation(tokenizer, rng) for _ in range(BATCH_SIZE)]
-    width = max(len(ids) for ids, _ in rows)
+    width = max(len(ids) for ids, _, _ in rows)
     ids_BT = torch.full((BATCH_SIZE, width), tokenizer.pad_token_id)
     trained_BT = torch.zeros((BATCH_SIZE, width), dtype=torch.bool)
-    for row, (ids, trained) in enumerate(rows):
+    drawn_BT = torch.zeros((BATCH_SIZE, width), dtype=torch.bool)
+    for row, (ids, trained, drawn) in enumerate(rows):
         ids_BT[row, : len(ids)] = torch.tensor(ids)
         trained_BT[row, : len(ids)] = torch.tensor(trained)
-    return ids_BT, trained_BT
+        drawn_BT[row, drawn] = True
+    return ids_BT, trained_BT, drawn_BT
 
 
-def _conversation(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> tuple[list[int], list[bool]]:
-    """Ids of a whole session as an agent sees it, and which of them the assistant wrote."""
-    key = rng.choice(KEYS)
+def _conversation(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> tuple[list[int], list[bool], int]:
+    """Ids of a whole session as an agent sees it, which of them the assistant wrote, and where its answer is."""
+    key = draw_key(rng)
     messages: list[Message] = [question(key), tool_call(key), tool_result(rng.choice(DIGITS)), answer(rng.choice(DIGITS))]
+    tools = [LOOKUP_TOOL] if rng.random() < TOOLS_SHARE else None
     ids: list[int] = []
     trained: list[bool] = []
     for turn in (1, 3):
-        prompt = _render(tokenizer, messages[:turn], generate=True)
-        whole = _render(tokenizer, messages[: turn + 1], generate=False)
+        prompt = render(tokenizer, messages[:turn], tools, generate=True)
+        whole = render(tokenizer, messages[: turn + 1], tools, generate=False)
         end = len(whole) - 1  # the line break after <|im_end|> belongs to the template, not to the answer
         ids += prompt[len(ids) :] + whole[len(prompt) : end]
         trained += [False] * (len(prompt) - len(trained)) + [True] * (end - len(prompt))
-    return ids, trained
+    return ids, trained, len(ids) - 2
 
 
-def _render(tokenizer: PreTrainedTokenizerFast, messages: list[Message], *, generate: bool) -> list[int]:
-    text = tokenizer.apply_chat_template(messages, tools=[LOOKUP_TOOL], tokenize=False, add_generation_prompt=generate)
+def render(tokenizer: PreTrainedTokenizerFast, messages: list[Message], tools: list[Message] | None, *, generate: bool) -> list[int]:
+    text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=generate)
     encoded: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return encoded

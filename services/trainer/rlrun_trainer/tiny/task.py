@@ -6,17 +6,13 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 Message = dict[str, Any]
 
 DIGITS = "0123456789"
-KEYS = tuple(
-    (
-        "amber basil cedar delta ember flint grape hazel ivory jade kelp lemon maple north olive pearl "
-        "quartz river stone tulip umber violet willow yarrow zinc apple brook cloud dusk frost glade honey"
-    ).split()
-)
+KEY_LENGTH = 3
 LOOKUP_TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -24,6 +20,10 @@ LOOKUP_TOOL: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
     },
 }
+
+
+def draw_key(rng: random.Random) -> str:
+    return "".join(rng.choices(DIGITS, k=KEY_LENGTH))
 
 
 def question(key: str) -> Message:

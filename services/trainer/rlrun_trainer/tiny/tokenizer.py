@@ -11,11 +11,14 @@ VOCABULARY_SIZE = 2048
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 
-# A finished turn renders to the same text whatever follows it (thinking is kept), so the ids of a longer history extend those of a shorter one.
+# A finished turn renders to the same text whatever follows (thinking is kept): the ids of a longer history extend those of a shorter one.
 CHAT_TEMPLATE = r"""
 {%- macro text(content) -%}
 {%- if content is string -%}{{- content -}}
-{%- elif content -%}{%- for part in content -%}{%- if part is string -%}{{- part -}}{%- elif 'text' in part -%}{{- part.text -}}{%- endif -%}{%- endfor -%}
+{%- elif content -%}
+{%- for part in content -%}
+{%- if part is string -%}{{- part -}}{%- elif 'text' in part -%}{{- part.text -}}{%- endif -%}
+{%- endfor -%}
 {%- endif -%}
 {%- endmacro -%}
 {%- set has_system = messages and messages[0].role in ('system', 'developer') -%}
