@@ -60,7 +60,8 @@ class ScriptedRouter:
         self.placed: list[router_pb2.PlaceSessionRequest] = []
         self.place_gate: asyncio.Event | None = None
         self.place_started = asyncio.Event()
-        self.place_error: RlrunError | None = None
+        self.place_error: Exception | None = None
+        self.place_cancelled = False
         self.members: list[router_pb2.Member] = [
             router_pb2.Member(role=router_pb2.ROLE_DATAPROXY, id="d1", address=OWNER),
             router_pb2.Member(role=router_pb2.ROLE_WORKER, id="w1", address="w:1", policy_version=4),
@@ -94,7 +95,11 @@ class ScriptedRouter:
         self.placed.append(request)
         self.place_started.set()
         if self.place_gate is not None:
-            await self.place_gate.wait()
+            try:
+                await self.place_gate.wait()
+            except asyncio.CancelledError:
+                self.place_cancelled = True
+                raise
         if self.place_error is not None:
             raise self.place_error
         placement = router_pb2.Placement(

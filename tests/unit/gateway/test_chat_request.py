@@ -56,32 +56,9 @@ def test_every_sampling_option_reaches_the_request():
 
 
 def test_null_means_absent():
-    fields = dict.fromkeys(
-        [
-            "temperature",
-            "top_p",
-            "top_k",
-            "presence_penalty",
-            "frequency_penalty",
-            "seed",
-            "stop",
-            "max_tokens",
-            "max_completion_tokens",
-            "max_total_tokens",
-            "n",
-            "tools",
-            "tool_choice",
-            "stream",
-            "stream_options",
-            "logprobs",
-            "top_logprobs",
-            "response_format",
-            "chat_template_kwargs",
-            "store",
-            "extra_body",
-            "model",
-        ]
-    )
+    names = """temperature top_p top_k presence_penalty frequency_penalty seed stop max_tokens max_completion_tokens max_total_tokens n
+        tools tool_choice stream stream_options logprobs top_logprobs response_format chat_template_kwargs store extra_body model"""
+    fields = dict.fromkeys(names.split())
     assert parse(**fields).request == parse().request
     request = parse().request
     assert not request.sampling.HasField("temperature")

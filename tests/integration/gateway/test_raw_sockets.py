@@ -1,0 +1,130 @@
+"""Clients that do not behave: bytes on a socket, not a library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.unit.gateway.scripted import ADMIN_KEY, SESSION_KEY, delta_event, start_event
+
+BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+STREAM_BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}], "stream": True}).encode()
+
+
+def head(*lines: str, path: str = "/v1/chat/completions", key: str = SESSION_KEY) -> bytes:
+    fixed = [f"POST {path} HTTP/1.1", "host: gateway", f"authorization: Bearer {key}", "content-type: application/json"]
+    return "\r\n".join([*fixed, *lines, "", ""]).encode()
+
+
+async def talk(port: int, *pieces: bytes) -> tuple[int, bytes]:
+    """Sends the pieces and reads to the end of the connection, or to the end of an answer with a length."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        async with asyncio.timeout(5):
+            raw_head = await reader.readuntil(b"\r\n\r\n")
+            length = next((int(line[15:]) for line in raw_head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+            return int(raw_head.split()[1]), await reader.readexactly(length)
+    finally:
+        writer.close()
+
+
+async def test_an_announced_huge_body_is_refused_before_it_is_sent(port):
+    status, body = await talk(port, head("content-length: 99999999999"))
+    assert (status, json.loads(body)["error"]["code"]) == (413, "request_too_large")
+
+
+async def test_a_chunked_body_is_cut_off_at_the_limit(port):
+    chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+    status, _ = await talk(port, head("transfer-encoding: chunked"), *[chunk] * 30)
+    assert status == 413
+
+
+async def test_a_slow_body_is_given_up(port, sessions):
+    status, body = await talk(port, head("content-length: 50"), b'{"messages"')
+    assert (status, json.loads(body)["error"]["code"]) == (408, "request_timeout")
+    assert sessions.requests == []
+
+
+async def test_a_body_in_pieces_is_put_together(port, sessions):
+    pieces = [bytes([byte]) for byte in BODY]
+    status, _ = await talk(port, head(f"content-length: {len(BODY)}"), *pieces)
+    assert status == 200
+    assert sessions.requests[0].messages == [b'{"role": "user", "content": "hi"}']
+
+
+async def test_a_stranger_is_refused_before_the_body(port):
+    status, _ = await talk(port, head("content-length: 50000", key="wrong"))
+    assert status == 401
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\x00", b"\xff\xfe", b"[" * 50_000, b'{"messages": [{"role": "user"}}', b"nul"])
+async def test_bad_json_is_a_400(port, body):
+    status, answered = await talk(port, head(f"content-length: {len(body)}"), body)
+    assert (status, json.loads(answered)["error"]["type"]) == (400, "invalid_request_error")
+
+
+@pytest.mark.parametrize("path", ["/rl/start_session", "/rl/set_reward", "/export_trajectories"])
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 50_000, b"5", b'"x"'])
+async def test_bad_json_on_a_control_route_is_refused_in_both_forms(port, path, body):
+    status, answered = await talk(port, head(f"content-length: {len(body)}", "x-session-id: task-0", path=path, key=ADMIN_KEY), body)
+    assert status in (400, 422)
+    assert json.loads(answered)["error"]["message"]
+    assert json.loads(answered)["detail"]
+
+
+async def test_a_connection_serves_many_calls(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(3):
+        writer.write(head(f"content-length: {len(BODY)}") + BODY)
+        raw_head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in raw_head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        assert json.loads(await reader.readexactly(length))["object"] == "chat.completion"
+    writer.close()
+
+
+async def test_a_client_that_leaves_cancels_its_call_within_a_second(port, sessions):
+    sessions.gate = asyncio.Event()
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head(f"content-length: {len(BODY)}") + BODY)
+    await sessions.started.wait()
+    writer.close()
+    async with asyncio.timeout(1):
+        await sessions.cancelled.wait()
+
+
+async def test_a_client_that_leaves_a_stream_cancels_it_within_a_second(port, sessions):
+    sessions.events = [start_event(), delta_event("a"), asyncio.Event()]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head(f"content-length: {len(STREAM_BODY)}") + STREAM_BODY)
+    await reader.readuntil(b'"content":"a"')
+    writer.close()
+    async with asyncio.timeout(1):
+        await sessions.cancelled.wait()
+
+
+async def test_a_client_that_leaves_inside_its_body_calls_nothing(port, sessions):
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head("content-length: 500") + b'{"messages"')
+    await writer.drain()
+    writer.close()
+    # The next call is served, and it is the only one that reached the owner.
+    status, _ = await talk(port, head(f"content-length: {len(BODY)}"), BODY)
+    assert status == 200
+    assert len(sessions.requests) == 1
+
+
+async def test_a_client_that_stops_waiting_for_capacity_leaves_the_queue(port, router):
+    router.place_gate = asyncio.Event()
+    body = b'{"task_id": "a", "api_key": "k"}'
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head(f"content-length: {len(body)}", path="/rl/start_session", key=ADMIN_KEY) + body)
+    await router.place_started.wait()
+    writer.close()
+    async with asyncio.timeout(1):
+        while not router.place_cancelled:
+            await asyncio.sleep(0.01)
