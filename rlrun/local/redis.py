@@ -7,6 +7,7 @@ process, Redis included. Only a crash of the machine can lose the last second.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import secrets
 import shutil
@@ -25,6 +26,7 @@ from rlrun.errors import ConfigError, StoreUnavailable
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
+LOCK_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 # A free port may be taken between our look and the server's bind.
 _START_ATTEMPTS = 3
@@ -52,7 +54,7 @@ class EmbeddedRedis:
     """Use as a context manager, or `start` and `close`. The data in `directory` is read again by the next start.
 
     The kernel ends the server when this process ends, by whatever signal - and also when the *thread* that called `start` ends,
-    so call it from the main thread.
+    so call it from the main thread. Port and password stay the same when it is closed and started again.
     """
 
     def __init__(self, directory: Path | str, *, executable: Path | str | None = None) -> None:
@@ -74,6 +76,10 @@ class EmbeddedRedis:
         return self._process.pid
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log_path(self) -> Path:
         return self._directory / "redis.log"
 
@@ -84,7 +90,11 @@ class EmbeddedRedis:
         self._directory.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, _START_ATTEMPTS + 1):
             self._port = self._port if self._port and attempt == 1 else _free_port()
-            self._process = self._spawn(executable)
+            lock = self._lock()
+            try:
+                self._process = self._spawn(executable, lock)
+            finally:
+                os.close(lock)
             try:
                 if self._wait_ready():
                     return
@@ -115,7 +125,24 @@ class EmbeddedRedis:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _spawn(self, executable: Path) -> subprocess.Popen[bytes]:
+    def _lock(self) -> int:
+        """Two servers on one file would destroy it. Waits for one whose parent just ended. Raises `ConfigError`."""
+        lock = os.open(self._directory / "redis.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    os.close(lock)
+                    raise ConfigError(
+                        f"another Redis works in {self._directory}; end it, or choose another directory", param="spec.local.directory"
+                    ) from error
+            else:
+                return lock
+            time.sleep(_POLL_SECONDS)
+
+    def _spawn(self, executable: Path, lock: int) -> subprocess.Popen[bytes]:
         config = "\n".join(
             (
                 "bind 127.0.0.1",
@@ -137,6 +164,8 @@ class EmbeddedRedis:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                # The lock of the directory lives exactly as long as the server.
+                pass_fds=(lock,),
                 # A Ctrl-C goes to the supervisor, which ends Redis last.
                 start_new_session=True,
                 preexec_fn=_die_with_parent(os.getpid()),
@@ -180,7 +209,7 @@ def _die_with_parent(parent_pid: int) -> Callable[[], None]:
     libc = ctypes.CDLL(None, use_errno=True)
 
     def apply() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         # The parent may have ended before the call above.
         if os.getppid() != parent_pid:
             os._exit(1)

@@ -1,24 +1,130 @@
-"""The one place that knows how Redis fails."""
+"""The one place that talks to Redis: pool, deadlines, scripts, and the translation of its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
 
-from redis.exceptions import BusyLoadingError, ConnectionError, MaxConnectionsError, RedisError, TimeoutError
+from redis import asyncio as aioredis
+from redis import exceptions as faults
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
-from rlrun.errors import Internal, StoreUnavailable
+from rlrun.errors import ConfigError, Internal, StoreUnavailable
+from rlrun.store.keys import Keys
+from rlrun.store.scripts import Script
+
+Arg = str | bytes | int | float
+
+_UNAVAILABLE = (
+    faults.ConnectionError,
+    faults.TimeoutError,
+    faults.ReadOnlyError,
+    faults.OutOfMemoryError,
+    TimeoutError,
+    OSError,
+)
+_UNAVAILABLE_REPLIES = ("MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ")
+
+
+class NoGroup(Exception):
+    """The stream has no consumer group yet. Seen by `trajectories.py` only."""
 
 
 @contextmanager
-def store_errors() -> Iterator[None]:
-    """Raises:
-    StoreUnavailable: Redis did not answer in time, is gone or loads its data.
-    Internal: Redis answered with an error.
-    """
+def _translated(where: str) -> Iterator[None]:
     try:
         yield
-    except (ConnectionError, TimeoutError, BusyLoadingError, MaxConnectionsError, OSError) as error:
-        raise StoreUnavailable(f"Redis did not answer: {type(error).__name__}; is it running and reachable?") from error
-    except RedisError as error:
-        raise Internal(f"Redis refused a command: {error}") from error
+    except faults.AuthenticationError as error:
+        raise StoreUnavailable(f"{where} refused the credentials in RLRUN_REDIS_URL: {error}") from error
+    except _UNAVAILABLE as error:
+        raise StoreUnavailable(f"{where} did not answer: {error or type(error).__name__}") from error
+    except faults.ResponseError as error:
+        if str(error).startswith(_UNAVAILABLE_REPLIES):
+            raise StoreUnavailable(f"{where} cannot write now: {error}") from error
+        if str(error).startswith("NOGROUP"):
+            raise NoGroup(str(error)) from error
+        raise Internal(f"{where} refused a command: {error}") from error
+
+
+class Connection:
+    """A pool of connections to one Redis. A call that takes longer than `timeout_seconds` in all raises `StoreUnavailable`.
+
+    No command is repeated by itself: most transitions are not idempotent. A connection that broke while it lay in the pool is
+    replaced before it is used, so callers need not reconnect after an outage.
+    """
+
+    def __init__(self, url: str, *, run: str, max_connections: int, timeout_seconds: float) -> None:
+        self.keys = Keys(run)
+        self.timeout_seconds = timeout_seconds
+        try:
+            pool = aioredis.BlockingConnectionPool.from_url(
+                url,
+                max_connections=max_connections,
+                timeout=timeout_seconds,
+                socket_timeout=timeout_seconds,
+                socket_connect_timeout=timeout_seconds,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+                lib_name=None,
+                lib_version=None,
+            )
+        except ValueError as error:
+            raise ConfigError(f"RLRUN_REDIS_URL is not a Redis URL: {error}; write redis://HOST:PORT/0", param="RLRUN_REDIS_URL") from error
+        parts = urlsplit(url)
+        self._where = f"Redis at {parts.hostname or parts.path}:{parts.port or 6379}"
+        # redis-py leaves its pipelines' methods untyped.
+        self._client: Any = aioredis.Redis(connection_pool=pool)
+
+    async def command(self, *arguments: Arg) -> Any:
+        """One plain command; bytes back. Raises `StoreUnavailable`."""
+        with _translated(self._where):
+            async with asyncio.timeout(self.timeout_seconds):
+                return await self._client.execute_command(*arguments)
+
+    async def transaction(self, commands: Iterable[Sequence[Arg]]) -> list[Any]:
+        """Commands in one MULTI/EXEC: their answers belong to one moment. Raises `StoreUnavailable`."""
+        with _translated(self._where):
+            async with asyncio.timeout(self.timeout_seconds), self._client.pipeline(transaction=True) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                answers: list[Any] = await pipeline.execute()
+                return answers
+
+    async def run(self, script: Script, *arguments: Arg) -> Any:
+        """One transition. Raises `StoreUnavailable`."""
+        call = ("EVALSHA", script.sha, 1, self.keys.prefix, *arguments)
+        with _translated(self._where):
+            async with asyncio.timeout(self.timeout_seconds):
+                try:
+                    return await self._client.execute_command(*call)
+                except faults.NoScriptError:
+                    # Redis was restarted or its scripts were flushed.
+                    return await self._client.execute_command("EVAL", script.source, 1, self.keys.prefix, *arguments)
+
+    async def run_many(self, script: Script, calls: Sequence[Sequence[Arg]]) -> list[Any]:
+        """The same script for several sets of arguments in one round trip; an answer or an exception for each.
+
+        Raises `StoreUnavailable`: then it is unknown which of the calls took place.
+        """
+        answers = await self._pipeline(script, calls)
+        if any(isinstance(answer, faults.NoScriptError) for answer in answers):
+            await self.command("SCRIPT", "LOAD", script.source)
+            missed = [i for i, answer in enumerate(answers) if isinstance(answer, faults.NoScriptError)]
+            for i, answer in zip(missed, await self._pipeline(script, [calls[i] for i in missed]), strict=True):
+                answers[i] = answer
+        return answers
+
+    async def _pipeline(self, script: Script, calls: Sequence[Sequence[Arg]]) -> list[Any]:
+        with _translated(self._where):
+            async with asyncio.timeout(self.timeout_seconds), self._client.pipeline(transaction=False) as pipeline:
+                for arguments in calls:
+                    pipeline.execute_command("EVALSHA", script.sha, 1, self.keys.prefix, *arguments)
+                answers: list[Any] = await pipeline.execute(raise_on_error=False)
+                return answers
+
+    async def close(self) -> None:
+        await self._client.aclose(close_connection_pool=True)

@@ -1,31 +1,33 @@
-"""Leases of service replicas."""
+"""Leases of service replicas: a member is there until its lease ends."""
 
 from __future__ import annotations
 
 from rlrun.proto import router_pb2
-from rlrun.store.connection import store_errors
+from rlrun.store.connection import Connection
 from rlrun.store.keys import check_id, role_name
-from rlrun.store.scripts import Scripts
+from rlrun.store.scripts import load_script
+
+_PUT = load_script("members_put")
+_REMOVE = load_script("members_remove")
+_LIST = load_script("members_list")
 
 
 class MemberStore:
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
+    """Raises `InvalidRequest` for a role that has no members."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     async def put(self, member: router_pb2.Member, *, ttl_seconds: float) -> None:
         """Takes or renews a lease."""
-        check_id(member.id, param="member.id")
-        with store_errors():
-            await self._scripts.run(
-                "members_put", role_name(member.role), member.id, member.SerializeToString(), max(1, int(ttl_seconds * 1000))
-            )
+        member_id, ttl_milliseconds = check_id(member.id, param="member.id"), max(1, int(ttl_seconds * 1000))
+        await self._connection.run(_PUT, role_name(member.role), member_id, member.SerializeToString(), ttl_milliseconds)
 
     async def remove(self, role: router_pb2.Role.ValueType, member_id: str) -> None:
-        with store_errors():
-            await self._scripts.run("members_remove", role_name(role), member_id)
+        """Ends a lease at once: the sessions of a removed DataProxy may be claimed."""
+        await self._connection.run(_REMOVE, role_name(role), member_id)
 
     async def list(self, role: router_pb2.Role.ValueType) -> list[router_pb2.Member]:
-        """The members whose lease runs."""
-        with store_errors():
-            answer = await self._scripts.run("members_list", role_name(role))
-        return [router_pb2.Member.FromString(value) for value in answer]
+        """The members whose lease runs, by id."""
+        answer = await self._connection.run(_LIST, role_name(role))
+        return sorted((router_pb2.Member.FromString(value) for value in answer), key=lambda member: member.id)

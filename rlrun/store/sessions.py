@@ -1,159 +1,111 @@
-"""Sessions: each transition is one script. What a script answers is turned into values and errors here."""
+"""Sessions: admission, ownership, interactions, rewards, end. Each method is one transition of `states.py`, in one script."""
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from redis.asyncio import Redis
-
-from rlrun.errors import Conflict, InvalidRequest, NoCapacity, NotFound, SessionGone, SessionMoved
+from rlrun.errors import InvalidRequest, NotFound
 from rlrun.proto import session_pb2
-from rlrun.store.connection import store_errors
-from rlrun.store.keys import Keys, check_id
-from rlrun.store.scripts import Argument, Scripts
+from rlrun.store.connection import Connection
+from rlrun.store.group_commit import GroupCommit
+from rlrun.store.keys import check_id
+from rlrun.store.replies import refuse, session_answer, session_info
+from rlrun.store.scripts import load_script
 from rlrun.store.states import TERMINAL, SessionState
 from rlrun.store.types import Admission, SessionData, SessionInfo, SweptSession
 
-
-def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
-    return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
-
-
-def _info(session_id: str, fields: dict[str, str]) -> SessionInfo:
-    return SessionInfo(
-        session_id=session_id,
-        state=SessionState(fields["state"]),
-        reason=fields["reason"],
-        task_id=fields["task"],
-        group_id=fields["group"],
-        group_size=int(fields["group_size"]),
-        key_hash=fields["key"],
-        owner_id=fields["owner"],
-        fence=int(fields["fence"]),
-        num_interactions=int(fields["n"]),
-        has_reward=fields["reward_set"] == "1",
-        created_unix_seconds=float(fields["created"]),
-        updated_unix_seconds=float(fields["updated"]),
-    )
-
-
-def _raise_refusal(answer: Sequence[bytes], session_id: str) -> None:
-    """Turns every answer but OK into an error."""
-    tag, *rest = (part.decode() if isinstance(part, bytes) else str(part) for part in answer)
-    if tag == "MISSING":
-        raise NotFound(f"Session {session_id} not found")
-    if tag == "MOVED":
-        raise SessionMoved(f"session {session_id} has fence {rest[1]} now: another owner holds it")
-    if tag == "GONE":
-        state = rest[1] if len(rest) > 1 else ""
-        reason = f" ({rest[2]})" if len(rest) > 2 and rest[2] else ""
-        raise SessionGone(f"Session {session_id} already ended or expired: it is {state}{reason}")
-    if tag == "NO_INTERACTION":
-        raise InvalidRequest(
-            f"Interaction {rest[1]} not found" if len(rest) > 1 and rest[1] else "No interactions in session", param="interaction_id"
-        )
-    if tag == "CONFLICT":
-        kind, other = rest[0], rest[1]
-        remedy = {
-            "session": f"session {other} exists already",
-            "key": f"API key is already bound to active session {other}.",
-            "group": f"the group has size {other} already; give the same group_size to all its members",
-        }
-        raise Conflict(remedy.get(kind, kind))
-    if tag == "FULL":
-        raise NoCapacity(
-            "No available capacity to start a new session: "
-            f"{rest[1]} running, {rest[2]} handed to the trainer, {rest[3]} granted, step {rest[4]}"
-        )
-
-
-def _parse(answer: Any, session_id: str) -> SessionInfo:
-    if answer[0] != b"OK":
-        _raise_refusal(answer, session_id)
-    return _info(answer[1].decode(), _pairs(answer[2]))
+_PLACE = load_script("place")
+_BY_KEY = load_script("by_key")
+_CLAIM = load_script("claim")
+_RECORD = load_script("record")
+_SET_REWARD = load_script("set_reward")
+_FINISH = load_script("finish")
+_DISCARD = load_script("discard")
+_MARK_EXPORTED = load_script("mark_exported")
+_SWEEP = load_script("sweep")
+_LIST = load_script("list_sessions")
+_DELETE_OLD = load_script("delete_old")
 
 
 class SessionStore:
-    """`fence` is the number that `claim` or `place` gave; a write with an older one raises SessionMoved."""
+    """`fence` is the number that `place` or `claim` gave; a write with an older one raises `SessionMoved`.
 
-    def __init__(self, redis: Redis, scripts: Scripts, keys: Keys) -> None:
-        self._redis = redis
-        self._scripts = scripts
-        self._keys = keys
-        self._waiting: list[tuple[tuple[Argument, ...], asyncio.Future[Any]]] = []
-        self._flusher: asyncio.Task[None] | None = None
+    After a `StoreUnavailable` it is unknown whether the transition took place. Each but `place` may simply be repeated.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._records = GroupCommit(connection, _RECORD)
+
+    async def close(self) -> None:
+        """Waits for records in flight."""
+        await self._records.close()
 
     async def place(
         self, *, session_id: str, task_id: str, group_id: str, group_size: int, key_hash: str, owner_id: str, admission: Admission
     ) -> SessionInfo:
-        """Admits, binds the key, creates.
+        """Admits, binds the key, creates an ACTIVE session with fence 1.
 
         Raises:
             NoCapacity: admission refused.
             Conflict: the key opens an active session, the id is taken, or the group has another size.
+            InvalidRequest: an id is empty or too long.
         """
-        check_id(session_id, param="session_id")
-        check_id(group_id, param="group_id")
-        answer = await self._run(
-            "place",
-            session_id,
+        answer = await self._connection.run(
+            _PLACE,
+            check_id(session_id, param="session_id"),
             task_id,
-            group_id,
+            check_id(group_id, param="group_id"),
             group_size,
-            key_hash,
+            check_id(key_hash, param="key_hash"),
             owner_id,
             str(admission.mode),
             admission.max_concurrent,
             admission.max_staleness,
             admission.batch_size,
         )
-        return _parse(answer, session_id)
+        return session_answer(answer, session_id=session_id)
 
     async def by_key(self, key_hash: str) -> SessionInfo | None:
-        """The session that a key opens, in whatever state it is."""
-        answer = await self._run("by_key", key_hash)
-        return None if answer[0] == b"MISSING" else _parse(answer, "")
+        """The session that a key (SHA-256, hex) opens, in whatever state it is."""
+        answer = await self._connection.run(_BY_KEY, key_hash)
+        return None if answer[0] == b"MISSING" else session_answer(answer, session_id="")
 
     async def get(self, session_id: str) -> SessionInfo | None:
-        with store_errors():
-            fields = await self._redis.hgetall(self._keys.session(session_id))
-        return _info(session_id, {name.decode(): value.decode() for name, value in fields.items()}) if fields else None
+        row = await self._connection.command("HGETALL", self._connection.keys.session(session_id))
+        return session_info(session_id, row) if row else None
 
     async def claim(self, session_id: str, owner_id: str) -> SessionInfo:
         """Moves a session whose owner's lease is gone (fence + 1); otherwise returns it unchanged. Raises: NotFound."""
-        return _parse(await self._run("claim", session_id, owner_id), session_id)
+        return session_answer(await self._connection.run(_CLAIM, session_id, owner_id), session_id=session_id)
 
     async def record(self, session_id: str, fence: int, record: session_pb2.InteractionRecord, *, rewardless: bool = False) -> None:
         """Writes one interaction; returns when it is durable. Concurrent calls share a round trip.
 
-        Raises: SessionMoved, SessionGone, NotFound.
+        Repeated with the same id it replaces the record. `rewardless`: a reward without an id, and the default reward of a
+        refresh, go to an earlier interaction.
+
+        Raises: SessionMoved, SessionGone (not ACTIVE), NotFound.
         """
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        call = (session_id, fence, record.id, record.SerializeToString(), int(rewardless))
-        self._waiting.append((call, future))
-        if self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush())
-        answer = await future
+        data = record.SerializeToString()
+        interaction_id = check_id(record.id, param="record.id")
+        answer = await self._records.call(session_id, fence, interaction_id, data, int(rewardless), size_bytes=len(data))
         if answer != 1:
-            _raise_refusal(answer, session_id)
+            refuse(answer, session_id=session_id)
 
     async def load(self, session_id: str) -> SessionData:
-        """Raises: NotFound."""
-        with store_errors():
-            async with self._redis.pipeline(transaction=True) as pipeline:
-                pipeline.hgetall(self._keys.session(session_id))
-                pipeline.hvals(self._keys.interactions(session_id))
-                pipeline.hgetall(self._keys.rewards(session_id))
-                fields, values, rewards = await pipeline.execute()
-        if not fields:
+        """All of a session, at one moment. Raises: NotFound."""
+        keys = self._connection.keys
+        row, values, rewards = await self._connection.transaction(
+            [("HGETALL", keys.session(session_id)), ("HVALS", keys.interactions(session_id)), ("HGETALL", keys.rewards(session_id))]
+        )
+        if not row:
             raise NotFound(f"Session {session_id} not found")
-        records = sorted((session_pb2.InteractionRecord.FromString(value) for value in values), key=lambda record: record.index)
+        records = [session_pb2.InteractionRecord.FromString(value) for value in values]
         return SessionData(
-            info=_info(session_id, {name.decode(): value.decode() for name, value in fields.items()}),
-            records=records,
+            info=session_info(session_id, row),
+            records=sorted(records, key=lambda record: (record.index, record.id)),
             rewards={interaction.decode(): float(reward) for interaction, reward in rewards.items()},
         )
 
@@ -162,80 +114,56 @@ class SessionStore:
 
         Raises: InvalidRequest, SessionMoved, SessionGone (queued already), NotFound.
         """
-        if not math.isfinite(reward):
-            raise InvalidRequest(f"reward is {reward}; it must be a finite number", param="reward")
-        return _parse(await self._run("set_reward", session_id, fence, interaction_id, repr(float(reward)), int(queue)), session_id)
+        answer = await self._connection.run(_SET_REWARD, session_id, fence, interaction_id, _reward_text(reward), int(queue))
+        return session_answer(answer, session_id=session_id)
 
     async def finish(self, session_id: str, *, fence: int | None = None, queue: bool, default_reward: float | None) -> SessionInfo:
-        """Ends a session; repeated, it changes nothing. Raises: SessionMoved, SessionGone (discarded), NotFound."""
-        answer = await self._run(
-            "finish",
-            session_id,
-            "" if fence is None else fence,
-            int(queue),
-            "" if default_reward is None else repr(float(default_reward)),
-        )
-        return _parse(answer, session_id)
+        """Ends a session: QUEUED with `queue` and a reward, else FINISHED. Repeated, it changes nothing.
+
+        `default_reward` goes to the last interaction of a session without rewards; one without interactions is never queued.
+        Without `fence` the caller need not be the owner. Raises: SessionMoved, SessionGone (discarded), NotFound.
+        """
+        fence_text = "" if fence is None else str(fence)
+        reward_text = "" if default_reward is None else _reward_text(default_reward)
+        return session_answer(await self._connection.run(_FINISH, session_id, fence_text, int(queue), reward_text), session_id=session_id)
 
     async def discard(self, session_id: str, reason: str) -> SessionInfo:
-        return _parse(await self._run("discard", session_id, reason), session_id)
+        """Drops a session, from the stream too if it was queued; what was trained or exported stays. Raises: NotFound."""
+        return session_answer(await self._connection.run(_DISCARD, session_id, reason), session_id=session_id)
 
     async def mark_exported(self, session_id: str) -> SessionInfo:
-        """Raises: SessionGone (active or discarded), NotFound."""
-        return _parse(await self._run("mark_exported", session_id), session_id)
+        """FINISHED becomes EXPORTED; what the trainer has stays the trainer's. Raises: SessionGone (active or discarded), NotFound."""
+        return session_answer(await self._connection.run(_MARK_EXPORTED, session_id), session_id=session_id)
 
     async def sweep(self, *, idle_seconds: float, finished_seconds: float, limit: int, queue: bool) -> list[SweptSession]:
-        """Ends idle and unrewarded sessions, at most `limit` of them."""
-        answer = await self._run("sweep", idle_seconds, finished_seconds, limit, int(queue))
-        return [
-            SweptSession(
-                session_id=row[0].decode(),
-                state=SessionState(row[1].decode()),
-                reason=row[2].decode(),
-                key_hash=row[3].decode(),
-                owner_id=row[4].decode(),
-            )
-            for row in answer
-        ]
+        """Ends sessions idle for `idle_seconds` and finished ones without a reward for `finished_seconds`, at most `limit`.
+
+        They become DISCARDED with reason `idle_timeout`, `no_reward` or `not_exported`; with `queue`, those that have a reward
+        go to the trainer instead.
+        """
+        answer = await self._connection.run(_SWEEP, idle_seconds, finished_seconds, limit, int(queue))
+        return [_swept(row) for row in answer]
 
     async def list(self, *, state: str | None, limit: int) -> list[SessionInfo]:
         """Newest first; all states when `state` is None. Raises: InvalidRequest for an unknown state."""
-        names = [str(one) for one in SessionState]
-        if state is not None and state.upper() not in names:
-            raise InvalidRequest(f"state {state!r} is not one of {', '.join(names)}", param="state")
-        states = [state.upper()] if state is not None else names
-        found: list[tuple[float, str]] = []
-        with store_errors():
-            for one in states:
-                rows: Any = await self._redis.zrevrange(self._keys.sessions(one), 0, limit - 1, withscores=True)
-                found += [(score, session_id.decode()) for session_id, score in rows]
-        infos = [await self.get(session_id) for _, session_id in sorted(found, reverse=True)[:limit]]
-        return [info for info in infos if info is not None]
+        if state is not None and state.upper() not in SessionState.__members__:
+            raise InvalidRequest(f"state {state!r} is not one of {', '.join(SessionState)}", param="state")
+        found: list[SessionInfo] = []
+        for one in list(SessionState) if state is None else [SessionState(state.upper())]:
+            found += [session_answer(row, session_id="") for row in await self._connection.run(_LIST, one.value, limit)]
+        return sorted(found, key=lambda info: info.updated_unix_seconds, reverse=True)[:limit]
 
     async def delete_old(self, *, retention_seconds: float, limit: int) -> int:
-        """Forgets sessions that ended longer ago than the retention; returns how many."""
-        return int(await self._run("delete_old", retention_seconds, limit, *sorted(str(state) for state in TERMINAL)))
+        """Forgets sessions trained, exported or discarded longer ago, with their keys and groups; returns how many."""
+        return int(await self._connection.run(_DELETE_OLD, retention_seconds, limit, *sorted(TERMINAL)))
 
-    async def _flush(self) -> None:
-        """Sends what waits until nothing does: while one round trip is under way, the next batch gathers."""
-        while self._waiting:
-            batch, self._waiting = self._waiting, []
-            try:
-                with store_errors():
-                    results = await self._scripts.run_many("record", [call for call, _ in batch])
-                for (_, future), result in zip(batch, results, strict=True):
-                    if future.done():
-                        continue
-                    if isinstance(result, Exception):
-                        future.set_exception(result)
-                    else:
-                        future.set_result(result)
-            except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-        self._flusher = None
 
-    async def _run(self, name: str, *arguments: Argument) -> Any:
-        with store_errors():
-            return await self._scripts.run(name, *arguments)
+def _reward_text(reward: float) -> str:
+    if not math.isfinite(reward):
+        raise InvalidRequest(f"reward is {reward}; it must be a finite number", param="reward")
+    return repr(float(reward))
+
+
+def _swept(row: list[Any]) -> SweptSession:
+    session_id, state, reason, key_hash, owner_id = (part.decode() for part in row)
+    return SweptSession(session_id=session_id, state=SessionState(state), reason=reason, key_hash=key_hash, owner_id=owner_id)

@@ -1,58 +1,63 @@
-"""The stream of finished sessions: read at least once, committed exactly once."""
+"""The stream of ended sessions: read at least once, committed exactly once.
+
+An entry stays in the stream, and pending, until `commit` or `discard` removes it; the stream is never trimmed. A consumer
+that died, or whose `read` was cancelled, finds what it had taken with `pending=True`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import ResponseError
-
-from rlrun.store.connection import store_errors
-from rlrun.store.keys import TRAINER_GROUP, Keys
-from rlrun.store.scripts import Scripts
+from rlrun.store.connection import Connection, NoGroup
+from rlrun.store.keys import TRAINER_GROUP
+from rlrun.store.replies import fields
+from rlrun.store.scripts import load_script
 from rlrun.store.types import GroupInfo, TrajectoryRef
+
+_OPEN = load_script("trajectories_open")
+_DISCARD = load_script("trajectories_discard")
+_COMMIT = load_script("trajectories_commit")
+
+_FIRST = "0-0"
+
+# As the client hands over one entry of a stream.
+Entry = tuple[bytes, dict[bytes, bytes]]
 
 
 class TrajectoryStore:
-    def __init__(self, redis: Redis, scripts: Scripts, keys: Keys) -> None:
-        self._redis = redis
-        self._scripts = scripts
-        self._keys = keys
-        # Where the walk over what an earlier process took and never committed stands.
-        self._pending_after = "0"
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        # Where the walk over what was taken and never committed stands.
+        self._pending_from = _FIRST
 
     async def read(self, *, consumer: str, count: int, block_seconds: float, pending: bool) -> list[TrajectoryRef]:
-        """Takes entries for `consumer`: what it took before and never committed (`pending`), or what nobody has taken yet.
+        """Takes up to `count` entries, in the order in which they were queued.
 
-        `pending` walks forward over repeated calls and ends with an empty list.
+        `pending`: what this or any earlier consumer took and never committed; repeated calls walk forward and end with an
+        empty list. Else what nobody has taken yet, waiting up to `block_seconds` for the first. One consumer may live at a time.
         """
-        with store_errors():
-            position = self._pending_after if pending else ">"
-            answer = await self._read_group(consumer, position, count, block_seconds)
-        refs = [
-            TrajectoryRef(
-                stream_id=entry.decode(),
-                session_id=fields[b"session"].decode(),
-                group_id=fields[b"group"].decode(),
-                group_size=int(fields[b"group_size"]),
-            )
-            for entry, fields in answer
-            if fields
-        ]
         if pending:
-            self._pending_after = answer[-1][0].decode() if answer else "0"
-        return refs
+            return await self._read_pending(consumer, count)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + block_seconds
+        while True:
+            # One wait must end well before the connection's own time-out does.
+            block_ms = int(min(deadline - loop.time(), self._connection.timeout_seconds / 2) * 1000)
+            if entries := await self._read_new(consumer, count, block_ms):
+                return [_ref(entry) for entry in entries]
+            if block_ms <= 0:
+                return []
 
     async def group(self, group_id: str) -> GroupInfo | None:
-        with store_errors():
-            size, queued, closed = await self._redis.hmget(self._keys.group(group_id), ["size", "queued", "closed"])
+        """None: no session of this group exists (any more)."""
+        size, queued, closed = await self._connection.command("HMGET", self._connection.keys.group(group_id), "size", "queued", "closed")
         return None if size is None else GroupInfo(size=int(size), queued=int(queued or 0), closed=int(closed or 0))
 
     async def discard(self, ref: TrajectoryRef, reason: str) -> bool:
-        """Drops a queued trajectory; False if it was not queued any more."""
-        with store_errors():
-            return bool(await self._scripts.run("trajectories_discard", ref.stream_id, ref.session_id, reason))
+        """Drops a queued trajectory for good; False if it was not queued any more."""
+        return bool(await self._connection.run(_DISCARD, ref.stream_id, ref.session_id, reason))
 
     async def commit(self, refs: Sequence[TrajectoryRef], *, step: int, batch_size: int) -> int:
         """The checkpoint that contains `refs` is in place: acknowledges and deletes them, marks their sessions TRAINED.
@@ -61,21 +66,36 @@ class TrajectoryStore:
         when a step took more sessions than that.
         """
         pairs = [part for ref in refs for part in (ref.stream_id, ref.session_id)]
-        with store_errors():
-            return int(await self._scripts.run("trajectories_commit", step, batch_size, *pairs))
+        return int(await self._connection.run(_COMMIT, step, batch_size, *pairs))
 
-    async def _read_group(self, consumer: str, position: str, count: int, block_seconds: float) -> list[Any]:
-        """The stream and its group are made on first use."""
-        arguments: dict[str, Any] = {"count": count}
-        if position == ">":
-            arguments["block"] = max(1, int(block_seconds * 1000))
-        for _ in range(2):
-            try:
-                answer = await self._redis.xreadgroup(TRAINER_GROUP, consumer, {self._keys.trajectories: position}, **arguments)
-            except ResponseError as error:
-                if not str(error).startswith("NOGROUP"):
-                    raise
-                await self._redis.xgroup_create(self._keys.trajectories, TRAINER_GROUP, id="0", mkstream=True)
-            else:
-                return list(answer[0][1]) if answer else []
-        return []
+    async def _read_new(self, consumer: str, count: int, block_ms: int) -> list[Entry]:
+        wait = ("BLOCK", block_ms) if block_ms > 0 else ()
+        stream = self._connection.keys.trajectories
+        answer = await self._in_group("XREADGROUP", "GROUP", TRAINER_GROUP, consumer, "COUNT", count, *wait, "STREAMS", stream, ">")
+        return list(answer[0][1]) if answer else []
+
+    async def _read_pending(self, consumer: str, count: int) -> list[TrajectoryRef]:
+        stream = self._connection.keys.trajectories
+        answer = await self._in_group("XAUTOCLAIM", stream, TRAINER_GROUP, consumer, 0, self._pending_from, "COUNT", count)
+        refs = [_ref(entry) for entry in answer[1]]
+        self._pending_from = _after(refs[-1].stream_id) if refs else _FIRST
+        return refs
+
+    async def _in_group(self, *command: str | int) -> Any:
+        """Runs a command that needs the consumer group; makes the group where it does not exist."""
+        try:
+            return await self._connection.command(*command)
+        except NoGroup:
+            await self._connection.run(_OPEN)
+            return await self._connection.command(*command)
+
+
+def _ref(entry: Entry) -> TrajectoryRef:
+    stream_id = entry[0].decode()
+    found = fields(entry[1], what=f"trajectory {stream_id}")
+    return TrajectoryRef(stream_id=stream_id, session_id=found["session"], group_id=found["group"], group_size=int(found["group_size"]))
+
+
+def _after(stream_id: str) -> str:
+    milliseconds, _, sequence = stream_id.partition("-")
+    return f"{milliseconds}-{int(sequence) + 1}"

@@ -18,7 +18,7 @@ class AdmissionMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Rules for new sessions; `batch_size` counts sessions per training step."""
+    """Rules for new sessions. `max_concurrent` bounds ACTIVE ones in every mode; `batch_size` counts sessions per training step."""
 
     mode: AdmissionMode
     max_concurrent: int
@@ -71,6 +71,18 @@ class Capacity:
     accepted: int
     granted: int
     step: int
+
+    def left(self, admission: Admission) -> int:
+        """Sessions that may start now; may be negative. The staleness formula is AReaL's, with sessions as its unit."""
+        concurrent = max(1, admission.max_concurrent) - self.running
+        match admission.mode:
+            case AdmissionMode.STALENESS:
+                budget = (admission.max_staleness + self.step + 1) * max(1, admission.batch_size)
+                return min(concurrent, budget - (self.accepted + self.running))
+            case AdmissionMode.GRANTED:
+                return min(concurrent, self.granted)
+            case AdmissionMode.UNLIMITED:
+                return concurrent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
