@@ -16,16 +16,18 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, ids: Sequence[int]) -> str:
-        pieces: list[bytes] = []
-        for token in ids:
-            if token in self._end_ids:
-                self._held.append(token)
-                continue
-            if self._held:  # the engine went on past it (ignore_eos)
-                pieces.extend(map(self.token_bytes, self._held))
-                self._held.clear()
-            pieces.append(self.token_bytes(token))
-        return self._decoder.decode(b"".join(pieces))
+        size = len(ids)
+        while size and ids[size - 1] in self._end_ids:
+            size -= 1
+        shown = ids[:size]
+        if shown and self._held:  # the engine went on past an end token (ignore_eos)
+            shown, self._held = [*self._held, *shown], []
+        self._held.extend(ids[size:])
+        try:
+            pieces = b"".join(map(self._vocabulary.__getitem__, shown))
+        except IndexError:  # a row of the model's output layer that the tokenizer has no text for
+            pieces = b"".join(map(self.token_bytes, shown))
+        return self._decoder.decode(pieces)
 
     def finish(self) -> str:
         """What was held back; a run of end tokens at the end is no text."""

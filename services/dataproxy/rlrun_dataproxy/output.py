@@ -92,7 +92,7 @@ class OutputReader:
 
     def num_reasoning_tokens(self) -> int:
         """Tokens up to the end of the reasoning, tags included."""
-        if not self._reasoning:
+        if not self.reasoning:
             return 0
         end, seen = END_THINK.encode(), b""
         for count, token in enumerate(array("i", bytes(self._ids)), start=1):

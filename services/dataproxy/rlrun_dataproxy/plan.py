@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rlrun.errors import InvalidRequest
 from rlrun.proto import session_pb2
 from rlrun_dataproxy.budget import max_new_tokens
-from rlrun_dataproxy.messages import parse_message, parse_template_kwargs, parse_tools
+from rlrun_dataproxy.messages import Message, parse_message, parse_template_kwargs, parse_tools
 from rlrun_dataproxy.options import DataProxyOptions
 from rlrun_dataproxy.output import ReadingRules
 from rlrun_dataproxy.prompt import NewPrompt, PromptBuilder
@@ -72,11 +72,11 @@ class Planner:
         """
         position = located.position
         parent, covered = position.parent, position.num_parent_messages
-        prompt = self._child(parent, covered, request) if parent is not None else None
+        prompt = self._child(parent, position, request) if parent is not None else None
         forked = parent is not None and prompt is None
         if prompt is None:
             parent, covered = None, 0
-            prompt = self._root(request)
+            prompt = self._root(position, request)
         prompt_ids = (parent.token_ids() if parent else b"") + prompt.ids
         return Plan(
             parent=parent,
@@ -111,16 +111,16 @@ class Planner:
             with_logprobs=request.logprobs,
         )
 
-    def _root(self, request: session_pb2.GenerateRequest) -> NewPrompt:
-        messages = [parse_message(raw, i) for i, raw in enumerate(request.messages)]
+    def _root(self, position: Position, request: session_pb2.GenerateRequest) -> NewPrompt:
+        messages = _parsed(position, request, first=0)
         return self._prompts.root(
             messages, tools=parse_tools(request.tools), template_kwargs=parse_template_kwargs(request.chat_template_kwargs)
         )
 
-    def _child(self, parent: Node, covered: int, request: session_pb2.GenerateRequest) -> NewPrompt | None:
-        needs_all = self._prompts.needs_history
+    def _child(self, parent: Node, position: Position, request: session_pb2.GenerateRequest) -> NewPrompt | None:
+        needs_all, covered = self._prompts.needs_history, position.num_parent_messages
         first = 0 if needs_all else covered
-        messages = [parse_message(raw, i) for i, raw in enumerate(request.messages[first:], start=first)]
+        messages = _parsed(position, request, first=first)
         return self._prompts.child(
             parent.record.output_ids,
             messages[covered - first :],
@@ -128,6 +128,10 @@ class Planner:
             tools=parse_tools(request.tools) if self._prompts.needs_tools else None,
             template_kwargs=parse_template_kwargs(request.chat_template_kwargs),
         )
+
+
+def _parsed(position: Position, request: session_pb2.GenerateRequest, *, first: int) -> list[Message]:
+    return [position.parsed.get(i) or parse_message(raw, i) for i, raw in enumerate(request.messages[first:], start=first)]
 
 
 def _parameters(request: session_pb2.GenerateRequest) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlrun.proto import session_pb2
@@ -44,13 +44,15 @@ class Node:
 class Position:
     """Where a request stands: its parent, the messages that the parent covers, the link after all of its messages.
 
-    `key_link` is the link that its answer will hang on: the one before an ephemeral tail, if there is one.
+    `key_link` is the link that its answer will hang on: the one before an ephemeral tail, if there is one. `parsed`: the messages that
+    were not seen at their place before, by index.
     """
 
     parent: Node | None
     num_parent_messages: int
     link: bytes
     key_link: bytes
+    parsed: Mapping[int, Message]
 
 
 class ConversationTree:
@@ -102,13 +104,14 @@ class ConversationTree:
         """
         link = key_link = self._seed(tools, template_kwargs)
         parent, covered = None, 0
+        parsed: dict[int, Message] = {}
         for index, raw in enumerate(messages):
-            link, ephemeral = self._step(link, raw, index)
+            link, ephemeral = self._step(link, raw, index, parsed)
             if not ephemeral:
                 key_link = link
             if (node := self._by_link.get(link)) is not None:
                 parent, covered = node, index + 1
-        return Position(parent=parent, num_parent_messages=covered, link=link, key_link=key_link)
+        return Position(parent=parent, num_parent_messages=covered, link=link, key_link=key_link, parsed=parsed)
 
     def add(self, record: session_pb2.InteractionRecord, *, parent: Node | None, link: bytes, key_link: bytes) -> Node:
         digest = answer_digest(record.content, [(call.id, call.name, call.arguments) for call in record.tool_calls])
@@ -145,15 +148,15 @@ class ConversationTree:
     def _follow(self, link: bytes, messages: Sequence[bytes], *, first_index: int) -> tuple[bytes, bytes]:
         key_link = link
         for offset, raw in enumerate(messages):
-            link, ephemeral = self._step(link, raw, first_index + offset)
+            link, ephemeral = self._step(link, raw, first_index + offset, {})
             if not ephemeral:
                 key_link = link
         return link, key_link
 
-    def _step(self, link: bytes, raw: bytes, index: int) -> tuple[bytes, bool]:
+    def _step(self, link: bytes, raw: bytes, index: int, parsed: dict[int, Message]) -> tuple[bytes, bool]:
         """Next link, and whether the message is ephemeral. A message that was seen at this place costs one look-up."""
         if (step := self._links.get((link, raw))) is None:
-            message = parse_message(raw, index)
+            message = parsed[index] = parse_message(raw, index)
             step = self._links[link, raw] = (_link(link, message.digest), self._is_ephemeral(message))
         return step
 
