@@ -13,7 +13,7 @@ from harness.cases import Result
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(header), *(list(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    numeric = [all(_is_number(line[column]) for line in lines[1:]) for column in range(len(header))]
+    numeric = [len(lines) > 1 and all(_is_number(line[column]) for line in lines[1:]) for column in range(len(header))]
 
     def draw(line: Sequence[str]) -> str:
         cells = (cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(line, widths, numeric, strict=True))
