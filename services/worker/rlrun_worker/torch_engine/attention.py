@@ -26,6 +26,7 @@ class KvPool:
         self, *, num_layers: int, num_slots: int, num_kv_heads: int, head_dim: int, max_len: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.max_len = max_len
+        self.num_kv_heads = num_kv_heads
         shape = (num_layers, 2, num_slots, num_kv_heads, max_len + 1, head_dim)
         self._kv = torch.zeros(shape, dtype=dtype, device=device)
 
@@ -50,23 +51,35 @@ class SlotStep:
         self.pool = pool
         self.slots = slots
         self.rows = rows
-        self.write_slots = slots[:, None].expand_as(write_positions)
         self.query_positions = query_positions
-        self.write_positions = write_positions
         self.length = length
-        self._masks: dict[tuple[int | None, int], Tensor] = {}
+        # Rows of the pool's [S * G * (max_len + 1), D] view, in the order of keys [B, G, T]; the same for all layers.
+        heads = torch.arange(pool.num_kv_heads, device=slots.device)
+        starts = (slots[:, None] * pool.num_kv_heads + heads) * (pool.max_len + 1)
+        self._write_rows = (starts[:, :, None] + write_positions[:, None, :]).reshape(-1)
+        self._masks: dict[int | None, Tensor] = {}
 
-    def mask(self, window: int | None, num_repeats: int, dtype: torch.dtype) -> Tensor:
-        """Additive mask [B, 1, num_repeats * T, L]: 0 where a query may look, -inf elsewhere. Built once per forward."""
-        cached = self._masks.get((window, num_repeats))
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write new keys and values [B, G, T, D]; returns what to attend over, [B, G, L, D] each."""
+        keys, values = self.pool.layer(layer)
+        head_dim = key.shape[-1]
+        keys.view(-1, head_dim).index_copy_(0, self._write_rows, key.reshape(-1, head_dim))
+        values.view(-1, head_dim).index_copy_(0, self._write_rows, value.reshape(-1, head_dim))
+        keys, values = keys[:, :, : self.length], values[:, :, : self.length]
+        if self.rows is not None:
+            return keys[self.rows], values[self.rows]
+        return keys.index_select(0, self.slots), values.index_select(0, self.slots)
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive mask [B, 1, T, L]: 0 where a query may look, -inf elsewhere. Built once per forward."""
+        cached = self._masks.get(window)
         if cached is None:
             keys = torch.arange(self.length, device=self.slots.device)
             hidden = keys > self.query_positions[:, :, None]
             if window is not None:
                 hidden |= keys <= self.query_positions[:, :, None] - window
-            cached = torch.zeros(hidden.shape, dtype=dtype, device=keys.device).masked_fill_(hidden, float("-inf"))
-            cached = cached.repeat(1, num_repeats, 1)[:, None]
-            self._masks[window, num_repeats] = cached
+            cached = torch.zeros(hidden.shape, dtype=dtype, device=keys.device).masked_fill_(hidden, float("-inf"))[:, None]
+            self._masks[window] = cached
         return cached
 
 
@@ -79,32 +92,26 @@ def slot_attention(
     over the given tokens.
     """
     step: SlotStep | None = kwargs.get("slot_step")
-    scaling = kwargs.get("scaling")
-    batch, num_heads, num_tokens, head_dim = query.shape
-    num_kv_heads = key.shape[1]
-    repeats = num_heads // num_kv_heads
     window: int | None = kwargs.get("sliding_window")
-    if step is not None:
-        key, value = _append(step, int(module.layer_idx), key, value)  # type: ignore[call-overload, unused-ignore, arg-type]
-        # Query heads that share a kv head become rows of one matrix: keys need not be repeated.
-        packed = query.reshape(batch, num_kv_heads, repeats * num_tokens, head_dim)
-        mask = step.mask(window, repeats if num_tokens > 1 else 1, query.dtype)
-        out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
-        out = out.reshape(batch, num_heads, num_tokens, head_dim)
+    scaling: float | None = kwargs.get("scaling")
+    batch, num_heads, num_tokens, head_dim = query.shape
+    if step is None:
+        mask = causal_mask(num_tokens, window, query.dtype, query.device)
     else:
-        mask_TT = causal_mask(num_tokens, window, query.dtype, query.device)
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask_TT, scale=scaling, enable_gqa=repeats > 1)
+        assert isinstance(module.layer_idx, int)
+        key, value = step.append(module.layer_idx, key, value)
+        mask = step.mask(window, query.dtype)
+    num_kv_heads = key.shape[1]
+    if num_tokens == 1:
+        # Query heads that share a kv head become rows of one matrix, so decoding reads each key once.
+        packed = query.reshape(batch, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
+        return out.reshape(batch, 1, num_heads, head_dim), None
+    if num_heads != num_kv_heads:
+        key = key.repeat_interleave(num_heads // num_kv_heads, dim=1)
+        value = value.repeat_interleave(num_heads // num_kv_heads, dim=1)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     return out.transpose(1, 2), None
-
-
-def _append(step: SlotStep, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Write the new tokens, return keys and values [B, G, L, D] to attend over."""
-    keys, values = step.pool.layer(layer)
-    keys[step.write_slots, :, step.write_positions] = key.transpose(1, 2)
-    values[step.write_slots, :, step.write_positions] = value.transpose(1, 2)
-    if step.rows is not None:
-        return keys[step.rows, :, : step.length], values[step.rows, :, : step.length]
-    return keys[:, :, : step.length].index_select(0, step.slots), values[:, :, : step.length].index_select(0, step.slots)
 
 
 def causal_mask(num_tokens: int, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
