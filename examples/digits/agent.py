@@ -10,7 +10,12 @@ import json
 from typing import Any
 
 from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionMessageFunctionToolCall, ChatCompletionMessageParam, ChatCompletionToolParam
+from openai.types.chat import (
+    ChatCompletionMessage,
+    ChatCompletionMessageFunctionToolCall,
+    ChatCompletionMessageParam,
+    ChatCompletionToolParam,
+)
 
 CORRECT, WELL_FORMED, CALLED = 1.0, 0.1, 0.05
 
@@ -33,16 +38,20 @@ class DigitsAgent:
         self._model = model
         self._max_tokens = max_tokens
         self._max_retries = max_retries
+        self.output_tokens = 0
+        """Sampled in all runs of this object."""
 
     async def run(self, data: dict[str, Any], **kwargs: Any) -> float:
         """`data` holds `key` and `digit`. Without `base_url` and `api_key` the SDK reads OPENAI_BASE_URL and OPENAI_API_KEY."""
-        async with AsyncOpenAI(
-            base_url=kwargs.get("base_url"),
-            api_key=kwargs.get("api_key"),
-            http_client=kwargs.get("http_client"),
-            max_retries=self._max_retries,
-        ) as client:
+        http_client = kwargs.get("http_client")
+        client = AsyncOpenAI(
+            base_url=kwargs.get("base_url"), api_key=kwargs.get("api_key"), http_client=http_client, max_retries=self._max_retries
+        )
+        try:
             return await self._play(client, data["key"], data["digit"])
+        finally:
+            if http_client is None:  # one that was lent stays open
+                await client.close()
 
     async def _play(self, client: AsyncOpenAI, key: str, digit: str) -> float:
         messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": f'Digit of "{key}"?'}]
@@ -66,10 +75,11 @@ class DigitsAgent:
             return CORRECT
         return WELL_FORMED if len(answered.strip()) == 1 and answered.strip().isdigit() else CALLED
 
-    async def _ask(self, client: AsyncOpenAI, messages: list[ChatCompletionMessageParam]) -> Any:
+    async def _ask(self, client: AsyncOpenAI, messages: list[ChatCompletionMessageParam]) -> ChatCompletionMessage:
         completion = await client.chat.completions.create(
             model=self._model, messages=messages, tools=[LOOKUP], max_tokens=self._max_tokens, temperature=1.0
         )
+        self.output_tokens += completion.usage.completion_tokens if completion.usage else 0
         return completion.choices[0].message
 
 

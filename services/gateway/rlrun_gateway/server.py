@@ -25,8 +25,19 @@ class HttpServer:
         self._address = f"{bind}:{port}"
         self._server = _Server(
             uvicorn.Config(
-                app, host=bind, port=port, http="httptools", loop="none", lifespan="off", access_log=False, log_config=None,
-                timeout_keep_alive=300, timeout_graceful_shutdown=20, backlog=4096, server_header=False, date_header=False,
+                app,
+                host=bind,
+                port=port,
+                http="httptools",
+                loop="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                timeout_keep_alive=300,
+                timeout_graceful_shutdown=20,
+                backlog=4096,
+                server_header=False,
+                date_header=False,
             )
         )
         self._task: asyncio.Task[None] | None = None

@@ -55,10 +55,9 @@ class Batcher:
 
     def take(self) -> list[TrajectoryRef] | None:
         """The next batch of at least `batch_size` sessions, or None while there are fewer."""
-        num_taken, num_groups = 0, 0
-        for group in self._complete:
+        num_taken = 0
+        for num_groups, group in enumerate(self._complete, start=1):
             num_taken += len(group)
-            num_groups += 1
             if num_taken >= self._batch_size:
                 batch = [ref for group in self._complete[:num_groups] for ref in group]
                 del self._complete[:num_groups]

@@ -1,11 +1,11 @@
 """Policy versions for the workers: `policy/<version>/`, a Hugging Face directory with a manifest, renamed into place.
 
-Fingerprint of weights (trainer and workers compute it alike): SHA-256, fed per tensor in the order of the names' UTF-8 bytes with
+Fingerprint of weights (trainer and workers compute it alike): SHA-256, fed per tensor in the order of the names with
 
-    name (UTF-8), NUL, str(dtype) such as "torch.float32", NUL, repr(tuple(shape)) such as "(2, 3)", NUL, bytes
+    name, NUL, dtype such as "float32", NUL, shape such as "128,64" (a scalar: nothing), NUL, bytes
 
-where bytes are the contiguous CPU tensor viewed as uint8, little-endian. The tensors are those of the saved files: a tied weight counts
-once, under the name it is saved by.
+where text is UTF-8 and bytes are the row-major CPU tensor viewed as uint8, little-endian. The tensors are those of the saved files with
+their stored dtype: a tied weight counts once, under the name it is saved by.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def weight_fingerprint(state: Mapping[str, Tensor]) -> str:
     """Hex SHA-256 that two processes share if and only if they hold the same weights; order in the module's docstring."""
     assert sys.byteorder == "little", "fingerprints hash little-endian bytes"
     digest = hashlib.sha256()
-    for name in sorted(state, key=lambda name: name.encode()):
+    for name in sorted(state):
         _add_tensor(digest, name, state[name])
     return digest.hexdigest()
 
@@ -58,7 +58,7 @@ def file_fingerprint(path: Path) -> str:
     """`weight_fingerprint` of a safetensors file, with one tensor in memory at a time."""
     digest = hashlib.sha256()
     with safe_open(path, framework="pt", device="cpu") as file:
-        for name in sorted(file.keys(), key=lambda name: str(name).encode()):
+        for name in sorted(file.keys()):
             _add_tensor(digest, name, file.get_tensor(name))
     return digest.hexdigest()
 
@@ -112,7 +112,9 @@ def prune_versions(root: Path, keep: int) -> None:
 
 
 def _add_tensor(digest: Any, name: str, tensor: Tensor) -> None:
-    digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)!r}\0".encode())
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    shape = ",".join(str(size) for size in tensor.shape)
+    digest.update(f"{name}\0{dtype}\0{shape}\0".encode())
     digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 

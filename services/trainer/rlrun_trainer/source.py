@@ -66,9 +66,7 @@ class TrajectorySource:
         self._batcher.forget({ref.stream_id for ref in refs})
 
     async def _read(self) -> None:
-        refs = await self._store.trajectories.read(
-            consumer="trainer", count=READ_COUNT, block_seconds=BLOCK_SECONDS, pending=self._pending
-        )
+        refs = await self._store.trajectories.read(consumer="trainer", count=READ_COUNT, block_seconds=BLOCK_SECONDS, pending=self._pending)
         if self._pending and not refs:
             self._pending = False
         now = time.monotonic()

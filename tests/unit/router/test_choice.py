@@ -1,8 +1,8 @@
 import pytest
+from rlrun_router.router import choose_owner, choose_worker
 
 from rlrun.errors import NoMember
 from rlrun.proto import router_pb2
-from rlrun_router.router import choose_owner, choose_worker
 
 
 def member(name: str, *, version: int = 0, load: int = 0, draining: bool = False) -> router_pb2.Member:

@@ -1,5 +1,6 @@
-from rlrun.store import GroupInfo, TrajectoryRef
 from rlrun_trainer.batcher import Batcher
+
+from rlrun.store import GroupInfo, TrajectoryRef
 
 
 def ref(number: int, group: str = "", size: int = 1) -> TrajectoryRef:

@@ -28,7 +28,7 @@ def publish_version(root: Path, learner: Learner, source: Path, version: int = 1
 
 def test_fingerprint_is_the_documented_hash() -> None:
     state = {"b": torch.tensor([[1, 2]], dtype=torch.int32), "a": torch.tensor(1.5, dtype=torch.bfloat16)}
-    expected = hashlib.sha256(b"a\0torch.bfloat16\0()\0\xc0\x3f" + b"b\0torch.int32\0(1, 2)\0\x01\x00\x00\x00\x02\x00\x00\x00").hexdigest()
+    expected = hashlib.sha256(b"a\0bfloat16\0\0\xc0\x3f" + b"b\0int32\0001,2\0\x01\x00\x00\x00\x02\x00\x00\x00").hexdigest()
     assert weight_fingerprint(state) == expected
 
 
