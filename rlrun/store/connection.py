@@ -69,8 +69,6 @@ class Connection:
                 socket_connect_timeout=timeout_seconds,
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,
-                lib_name=None,
-                lib_version=None,
             )
         except ValueError as error:
             raise ConfigError(f"RLRUN_REDIS_URL is not a Redis URL: {error}; write redis://HOST:PORT/0", param="RLRUN_REDIS_URL") from error
