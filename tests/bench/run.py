@@ -7,7 +7,6 @@ holds numbers and goals.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
@@ -26,7 +25,9 @@ ALL_CASES = ("short", "long", "growing", "engine20ms", "concurrent", "memory")
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests/bench/run.py", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--targets", nargs="+", default=["mock", "one", "separate"], choices=["mock", "one", "separate"], help="what is measured")
+    parser.add_argument(
+        "--targets", nargs="+", default=["mock", "one", "separate"], choices=["mock", "one", "separate"], help="what is measured"
+    )
     parser.add_argument("--peers", action="store_true", help="also rllm-model-gateway and LiteLLM, installed into a cached environment")
     parser.add_argument("--cases", nargs="+", default=list(ALL_CASES), choices=ALL_CASES, help="what is asked of each target")
     parser.add_argument("--connections", nargs="+", type=int, default=list(CONNECTIONS), help="of short and long turns")
@@ -34,7 +35,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--warmup", type=float, default=1.5, help="seconds before it that do not count")
     parser.add_argument("--concurrent", type=int, default=2000, help="calls at once on the 3 s engine")
     parser.add_argument("--sessions", type=int, default=1000, help="open sessions of the memory case")
-    parser.add_argument("--profile", action="store_true", help="sample the stacks of rlrun's processes and print where the time goes (costs a few per cent)")
+    parser.add_argument(
+        "--profile", action="store_true", help="sample the stacks of rlrun's processes and print where the time goes (costs a few per cent)"
+    )
     parser.add_argument("--profile-rows", type=int, default=25, help="rows of each profile table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there as JSON")
     return parser.parse_args()
@@ -71,7 +74,12 @@ class Bench:
             if name in chosen:
                 made.append(
                     targets.rlrun(
-                        self.material, self.cores, directory, mock_port=mock.port, separate=name == "separate", profile=self.arguments.profile
+                        self.material,
+                        self.cores,
+                        directory,
+                        mock_port=mock.port,
+                        separate=name == "separate",
+                        profile=self.arguments.profile,
                     )
                 )
         if self.arguments.peers:

@@ -126,7 +126,9 @@ async def run_growing(target: Target, connections: int, plan: Plan, material: Ma
     """Ends with the window; every connection has more sessions than it can finish."""
     per_connection = max(2, int((plan.seconds + plan.warmup_seconds) * 2500 / SESSION_TURNS / connections))
     routes = await target.open_sessions(per_connection * connections)
-    sources = [growing(routes[number * per_connection : (number + 1) * per_connection], material, seed=number) for number in range(connections)]
+    sources = [
+        growing(routes[number * per_connection : (number + 1) * per_connection], material, seed=number) for number in range(connections)
+    ]
     result = await _closed(target, f"growing to {SESSION_TURNS} turns", sources, plan)
     if isinstance(target, RlrunTarget):
         result.notes["forked_turns"] = _num_forks(target, routes)

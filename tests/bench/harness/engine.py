@@ -9,8 +9,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import numpy as np
-from rlrun.errors import InvalidRequest, Unavailable
 from rlrun_worker.engine import Chunk, EngineStatus, FinishReason, Ids, Sampling, Scores, VersionSpan
+
+from rlrun.errors import InvalidRequest, Unavailable
 
 
 class _Meta(msgspec.Struct):

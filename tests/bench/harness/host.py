@@ -9,6 +9,7 @@ import os
 import sys
 
 import rlrun_worker.app
+
 from harness import sampler
 from harness.engine import MockServerEngine
 from rlrun import service

@@ -84,7 +84,11 @@ def profile_tables(path: Path, name: str, calls: int, num_rows: int) -> str:
     data: dict[str, Any] = json.loads(path.read_text())
     total = max(1, data["num_samples"])
     parts = [f"profile of {name}: {total} samples over {calls} calls"]
-    for kind, title in (("room", "by part"), ("total", "functions, with what they call"), ("own", "lines, alone (C code counts for its caller)")):
+    for kind, title in (
+        ("room", "by part"),
+        ("total", "functions, with what they call"),
+        ("own", "lines, alone (C code counts for its caller)"),
+    ):
         rows = [(f"{100 * count / total:.1f}", place) for place, count in data[kind][:num_rows]]
         parts.append(table(("%", title), rows))
     return "\n\n".join(parts)

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 import redis
 import yaml
+
 from harness.load import Client, http_request
 from harness.text import CACHE_DIR, Material
 
@@ -129,7 +130,12 @@ def _spawn(command: Sequence[str], *, core: int, log: Path, environ: dict[str, s
     """Pinned before it runs; its own children inherit that."""
     with log.open("ab") as file:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=log.parent, env={**os.environ, **(environ or {})},
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            cwd=log.parent,
+            env={**os.environ, **(environ or {})},
             preexec_fn=lambda: os.sched_setaffinity(0, {core}),
         )
     return process
@@ -290,7 +296,17 @@ def litellm_proxy(environment: Path, cores: Cores, directory: Path, *, mock_port
     parameters = {"model": "openai/policy", "api_base": f"http://127.0.0.1:{mock_port}/v1", "api_key": "none"}
     config = directory / "litellm.yaml"
     config.write_text(yaml.safe_dump({"model_list": [{"model_name": "policy", "litellm_params": parameters}]}))
-    command = [str(environment / "bin" / "litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
+    command = [
+        str(environment / "bin" / "litellm"),
+        "--config",
+        str(config),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--telemetry",
+        "False",
+    ]
     environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
     process = _spawn(command, core=cores.product, log=log, environ=environ)
     try:

@@ -24,7 +24,7 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
 # Safe inside a JSON string as they are, so that requests are put together without an encoder.
-_UNSAFE = re.compile(r'[^ !#-\[\]-~]+|\s+')
+_UNSAFE = re.compile(r"[^ !#-\[\]-~]+|\s+")
 
 
 @dataclass(frozen=True, kw_only=True)
