@@ -11,6 +11,7 @@ back followed by the end token, the call becomes a root ("fork"): never guess.
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from rlrun.errors import ConfigError
 from rlrun_dataproxy.messages import Message
 from rlrun_dataproxy.tokenizer import ChatTokenizer, TemplateRefusal
 
-_MARK = "answer-4c1d9e70-of-the-base"
+# Random, so that no client can write it into a message.
+_MARK = f"answer-{secrets.token_hex(8)}"
 _THINK = "<think>"
 
 Rendered = Mapping[str, Any]

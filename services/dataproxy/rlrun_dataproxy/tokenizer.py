@@ -33,7 +33,10 @@ class ChatTokenizer:
 
     def __init__(self, fast: FastTokenizer, template: str, *, special_tokens: Mapping[str, str], eos_ids: Sequence[int]) -> None:
         self._fast = fast
-        self._template = _environment().from_string(template)
+        try:
+            self._template = _environment().from_string(template)
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigError(f"The chat template has an error in line {error.lineno}: {error.message}", param="model") from error
         self._special_tokens = dict(special_tokens)
         self.eos_ids = tuple(eos_ids)
         self.vocabulary = _vocabulary(fast)

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from rlrun.proto import session_pb2
 from rlrun_dataproxy.messages import Message, answer_digest, canonical, parse_message, parse_template_kwargs, parse_tools
 
+# Look-ups that are kept; they only save work, so a full table is thrown away.
+MAX_LINKS = 16_384
+MAX_SEEDS = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -141,6 +145,8 @@ class ConversationTree:
     def _seed(self, tools: bytes, template_kwargs: bytes) -> bytes:
         key = (tools, template_kwargs)
         if (seed := self._seeds.get(key)) is None:
+            if len(self._seeds) >= MAX_SEEDS:
+                self._seeds.clear()
             value = canonical([parse_tools(tools), parse_template_kwargs(template_kwargs)])
             seed = self._seeds[key] = hashlib.blake2b(value, digest_size=16).digest()
         return seed
@@ -156,6 +162,8 @@ class ConversationTree:
     def _step(self, link: bytes, raw: bytes, index: int, parsed: dict[int, Message]) -> tuple[bytes, bool]:
         """Next link, and whether the message is ephemeral. A message that was seen at this place costs one look-up."""
         if (step := self._links.get((link, raw))) is None:
+            if len(self._links) >= MAX_LINKS:
+                self._links.clear()
             message = parsed[index] = parse_message(raw, index)
             step = self._links[link, raw] = (_link(link, message.digest), self._is_ephemeral(message))
         return step
