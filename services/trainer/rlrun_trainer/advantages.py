@@ -97,15 +97,18 @@ def overlong_penalty(response_tokens_B: Tensor, penalty: OverlongPenalty) -> Ten
 
 
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KlEstimator) -> Tensor:
-    """Per-token estimate of KL(p || p_ref) on samples of p, clamped to +-10 (Schulman, Approximating KL divergence)."""
+    """Per-token estimate of KL(p || p_ref) on samples of p (Schulman, Approximating KL divergence)."""
     d = logprobs - ref_logprobs
     if estimator is KlEstimator.K1:
-        kl = d
-    elif estimator is KlEstimator.K2:
-        kl = d.square() / 2
-    else:
-        kl = torch.exp(-d) - 1 + d
-    return kl.clamp(-KL_BOUND, KL_BOUND)
+        return d
+    if estimator is KlEstimator.K2:
+        return d.square() / 2
+    return torch.exp(-d) - 1 + d
+
+
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KlEstimator) -> Tensor:
+    """The estimate bounded to +-10, so that one improbable token cannot outweigh every reward."""
+    return kl_estimate(logprobs, ref_logprobs, estimator).clamp(-KL_BOUND, KL_BOUND)
 
 
 def gae(rewards_BT: Tensor, mask_BT: Tensor, *, discount: float, gae_lambda: float) -> Tensor:
@@ -129,7 +132,7 @@ def _kl_rewards(old_BT: Tensor, ref_BT: Tensor | None, mask_BT: Tensor, settings
             f"trainer.algorithm.klCtl: {settings.kl_ctl:g} needs a reference model, none is loaded; load one or set klCtl to 0",
             param="trainer.algorithm.klCtl",
         )
-    return -settings.kl_ctl * kl_estimate(old_BT * mask_BT, ref_BT * mask_BT, settings.kl_estimator) * mask_BT
+    return -settings.kl_ctl * kl_penalty(old_BT * mask_BT, ref_BT * mask_BT, settings.kl_estimator) * mask_BT
 
 
 def _on_last_trained(rewards_B: Tensor, mask_BT: Tensor) -> Tensor:

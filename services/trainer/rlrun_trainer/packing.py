@@ -41,36 +41,39 @@ def first_fit_decreasing(lengths: Sequence[int], limit: int) -> list[list[int]]:
 
     Raises InvalidRequest for a length above the limit.
     """
+    check_lengths(lengths, limit)
     bins: list[list[int]] = []
     room: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        length = lengths[index]
+        place = next((place for place, free in enumerate(room) if free >= lengths[index]), None)
+        if place is None:
+            bins.append([])
+            room.append(limit)
+            place = -1
+        bins[place].append(index)
+        room[place] -= lengths[index]
+    return bins
+
+
+def check_lengths(lengths: Sequence[int], limit: int) -> None:
+    """Raises InvalidRequest for a length above the limit."""
+    for index, length in enumerate(lengths):
         if length > limit:
             raise InvalidRequest(
                 f"row {index} has {length} tokens, a bin takes {limit}; "
                 "raise trainer.packing.maxTokensPerRow or discard longer trajectories",
                 param="trainer.packing.maxTokensPerRow",
             )
-        place = next((place for place, free in enumerate(room) if free >= length), None)
-        if place is None:
-            bins.append([index])
-            room.append(limit - length)
-        else:
-            bins[place].append(index)
-            room[place] -= length
-    return bins
 
 
-def microbatches(lengths: Sequence[int], *, max_tokens_per_row: int, max_tokens: int) -> list[list[list[int]]]:
+def microbatches(lengths: Sequence[int], max_tokens: int) -> list[list[list[int]]]:
     """Groups of bins of which each fits one forward and backward pass of `max_tokens`, padding included.
 
-    Bins are as wide as the longest row: wider ones would only make the attention matrix larger.
+    Bins are as wide as the longest row: wider ones would only make the attention matrix larger. A row above `max_tokens` goes alone.
     """
     if not lengths:
         return []
     width = max(lengths)
-    if width > max_tokens_per_row:
-        first_fit_decreasing(lengths, max_tokens_per_row)
     bins = first_fit_decreasing(lengths, width)
     per_pass = max(1, max_tokens // width)
     return [bins[start : start + per_pass] for start in range(0, len(bins), per_pass)]

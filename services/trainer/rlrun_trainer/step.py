@@ -17,12 +17,12 @@ from rlrun_trainer.advantages import compute_advantages
 from rlrun_trainer.algorithms import Algorithm
 from rlrun_trainer.losses import policy_loss
 from rlrun_trainer.metrics import Tally, batch_metrics, loss_tally
-from rlrun_trainer.model import TokenLogprobs, token_logprobs
-from rlrun_trainer.optimizer import Optimizer
-from rlrun_trainer.packing import microbatches, pack
+from rlrun_trainer.model import token_logprobs
+from rlrun_trainer.optimizer import Optimizer, StepOutcome
+from rlrun_trainer.packing import check_lengths, microbatches, pack
 from rlrun_trainer.proximal import ProximalMethod, approximate_proximal
 from rlrun_trainer.ranks import Ranks
-from rlrun_trainer.rows import Batch, Row, pad_rows, select_rows, shift_left
+from rlrun_trainer.rows import PROMPT_VERSION, Batch, Row, pad_rows, select_rows, shift_left
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,6 +35,10 @@ class Learner:
     packing: PackingSpec = field(default_factory=PackingSpec)
     reference: nn.Module | None = None
     ranks: Ranks = field(default_factory=Ranks)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -67,47 +71,51 @@ def train_step(learner: Learner, rows: Sequence[Row], *, step: int, policy_versi
     Every rank calls it with the same rows. Raises InvalidRequest for a row above `max_tokens_per_row`, ConfigError for a KL penalty
     without reference model.
     """
-    algorithm, ranks = learner.algorithm, learner.ranks
-    batch = pad_rows(rows)
-    mask_BT = shift_left(batch.loss_mask_BT, 0)
-    recompute = algorithm.proximal is ProximalMethod.RECOMPUTE
-    recomputed_BT = _all_logprobs(learner, learner.model, batch, mask_BT) if recompute else None
-    reference_BT = None
-    if learner.reference is not None and algorithm.advantages.kl_ctl > 0:
-        reference_BT = _all_logprobs(learner, learner.reference, batch, mask_BT)
-    advantages = compute_advantages(batch, algorithm.advantages, ref_logprobs_BT=reference_BT)
-    behaviour_BT = shift_left(batch.logprobs_BT, 0)
-    prepared = Prepared(
-        batch=batch,
-        behaviour_BT=behaviour_BT,
-        proximal_BT=behaviour_BT if algorithm.proximal is ProximalMethod.ROLLOUT else recomputed_BT,
-        advantages_BT=advantages.advantages_BT,
-        mask_BT=mask_BT,
-        versions_BT=shift_left(batch.versions_BT, -1),
-    )
-    metrics = batch_metrics(batch, advantages, prepared.versions_BT, policy_version)
+    check_lengths([len(row) for row in rows], learner.packing.max_tokens_per_row)
+    prepared, metrics = _prepare(learner, pad_rows(rows), policy_version)
     tally = Tally()
-    skipped, grad_norms = 0, [0.0]
-    for number, minibatch_rows in enumerate(_minibatches(len(rows), algorithm.num_minibatches)):
+    outcomes: list[StepOutcome] = []
+    for number, minibatch_rows in enumerate(_minibatches(len(rows), learner.algorithm.num_minibatches)):
         minibatch = prepared.select(minibatch_rows)
         num_tokens = int(minibatch.mask_BT.sum())
         if num_tokens == 0:
             continue
         learner.optimizer.zero_grad()
-        for part, bins in _parts(learner, minibatch):
-            _backward(learner, part, bins, num_tokens, policy_version, tally, unchanged=number == 0)
-        ranks.sum_gradients_(learner.optimizer.parameters.values())
-        outcome = learner.optimizer.step(step)
-        grad_norms.append(outcome.grad_norm)
-        skipped += outcome.skipped
-    metrics |= tally.reduce(ranks, next(learner.model.parameters()).device)
-    metrics |= {
-        "grad_norm": max(grad_norms),
-        "steps_skipped": float(skipped),
+        for part_rows, bins in _own_passes(learner, minibatch.batch):
+            _backward(learner, minibatch.select(part_rows), bins, num_tokens, policy_version, tally, unchanged=number == 0)
+        learner.ranks.sum_gradients_(learner.optimizer.parameters.values())
+        outcomes.append(learner.optimizer.step(step))
+    metrics |= tally.reduce(learner.ranks, learner.device)
+    return metrics | {
+        "grad_norm": max((outcome.grad_norm for outcome in outcomes if not outcome.skipped), default=0.0),
+        "steps_skipped": float(sum(outcome.skipped for outcome in outcomes)),
         "steps_skipped_total": float(learner.optimizer.num_skipped),
         "lr": learner.optimizer.learning_rate(step),
     }
-    return metrics
+
+
+def _prepare(learner: Learner, batch: Batch, policy_version: int) -> tuple[Prepared, dict[str, float]]:
+    """Proximal and reference logprobs where they are needed, then advantages."""
+    algorithm = learner.algorithm
+    behaviour_BT, mask_BT = shift_left(batch.logprobs_BT, 0), shift_left(batch.loss_mask_BT, 0)
+    proximal_BT = None
+    if algorithm.proximal is ProximalMethod.ROLLOUT:
+        proximal_BT = behaviour_BT
+    elif algorithm.proximal is ProximalMethod.RECOMPUTE:
+        proximal_BT = _all_logprobs(learner, learner.model, batch, mask_BT)
+    reference_BT = None
+    if learner.reference is not None and algorithm.advantages.kl_ctl > 0:
+        reference_BT = _all_logprobs(learner, learner.reference, batch, mask_BT)
+    advantages = compute_advantages(batch, algorithm.advantages, ref_logprobs_BT=reference_BT)
+    prepared = Prepared(
+        batch=batch,
+        behaviour_BT=behaviour_BT,
+        proximal_BT=proximal_BT,
+        advantages_BT=advantages.advantages_BT,
+        mask_BT=mask_BT,
+        versions_BT=shift_left(batch.versions_BT, PROMPT_VERSION),
+    )
+    return prepared, batch_metrics(batch, advantages, prepared.versions_BT, policy_version)
 
 
 def _backward(
@@ -115,13 +123,13 @@ def _backward(
 ) -> None:
     """Adds one microbatch's share to the gradients and the tally. `unchanged`: the weights are still those of `policy_version`."""
     algorithm = learner.algorithm
-    current = _logprobs(learner.model, data.batch, data.mask_BT, bins)
-    device = current.logprobs_BT.device
-    mask_BT, behaviour_BT = data.mask_BT.to(device), data.behaviour_BT.to(device)
+    current = token_logprobs(learner.model, data.batch, pack(data.batch, bins), data.mask_BT)
+    device = learner.device
+    mask_BT, behaviour_BT, versions_BT = data.mask_BT.to(device), data.behaviour_BT.to(device), data.versions_BT.to(device)
     if data.proximal_BT is None:
         # The policy under gradient becomes the next version; the proximal one has the number of the weights now.
         proximal_BT = approximate_proximal(
-            algorithm.proximal, behaviour_BT, current.logprobs_BT, data.versions_BT.to(device), current_version=policy_version + 1
+            algorithm.proximal, behaviour_BT, current.logprobs_BT, versions_BT, current_version=policy_version + 1
         )
     else:
         proximal_BT = data.proximal_BT.to(device)
@@ -130,7 +138,7 @@ def _backward(
     )
     loss = token_loss.loss_BT.sum() / num_tokens
     loss.backward()  # type: ignore[no-untyped-call]
-    fresh_BT = mask_BT & (data.versions_BT.to(device) == policy_version) & unchanged
+    fresh_BT = mask_BT & (versions_BT == policy_version) & unchanged
     loss_tally(tally, current, token_loss, weights, proximal_BT, behaviour_BT, mask_BT, fresh_BT)
 
 
@@ -140,40 +148,22 @@ def _minibatches(num_rows: int, num_minibatches: int) -> list[list[int]]:
     return [part.tolist() for part in order.tensor_split(num_minibatches) if part.numel()]
 
 
-def _parts(learner: Learner, data: Prepared) -> Iterator[tuple[Prepared, list[list[int]]]]:
-    """This rank's share of the rows in microbatches, each with the bins its rows lie in."""
-    lengths = data.batch.lengths_B.tolist()
-    share = learner.ranks.share(lengths)
-    passes = microbatches(
-        [lengths[row] for row in share],
-        max_tokens_per_row=learner.packing.max_tokens_per_row,
-        max_tokens=learner.packing.max_tokens_per_microbatch,
-    )
-    for bins in passes:
-        rows = [share[place] for places in bins for place in places]
-        numbers = iter(range(len(rows)))
-        yield data.select(rows), [[next(numbers) for _ in places] for places in bins]
-
-
-def _logprobs(model: nn.Module, batch: Batch, mask_BT: Tensor, bins: list[list[int]]) -> TokenLogprobs:
-    return token_logprobs(model, batch, pack(batch, bins), mask_BT)
-
-
 @torch.no_grad()
 def _all_logprobs(learner: Learner, model: nn.Module, batch: Batch, mask_BT: Tensor) -> Tensor:
     """Logprobs of all rows on the CPU, each rank computing its share."""
-    lengths = batch.lengths_B.tolist()
-    share = learner.ranks.share(lengths)
-    out_BT = torch.zeros(batch.shape, dtype=torch.float32, device=next(model.parameters()).device)
-    for bins in microbatches(
-        [lengths[row] for row in share],
-        max_tokens_per_row=learner.packing.max_tokens_per_row,
-        max_tokens=learner.packing.max_tokens_per_microbatch,
-    ):
-        rows = [share[place] for places in bins for place in places]
-        numbers = iter(range(len(rows)))
+    out_BT = torch.zeros(batch.shape, dtype=torch.float32, device=learner.device)
+    for rows, bins in _own_passes(learner, batch):
         part = select_rows(batch, rows)
         width = part.shape[1]
-        local = _logprobs(model, part, mask_BT[rows, :width], [[next(numbers) for _ in places] for places in bins])
-        out_BT[rows, :width] = local.logprobs_BT
+        out_BT[rows, :width] = token_logprobs(model, part, pack(part, bins), mask_BT[rows, :width]).logprobs_BT
     return learner.ranks.sum_(out_BT).cpu()
+
+
+def _own_passes(learner: Learner, batch: Batch) -> Iterator[tuple[list[int], list[list[int]]]]:
+    """This rank's share of the rows, one microbatch after the other: its rows and, as indices into them, the bins they lie in."""
+    lengths = batch.lengths_B.tolist()
+    share = learner.ranks.share(lengths)
+    for bins in microbatches([lengths[row] for row in share], learner.packing.max_tokens_per_microbatch):
+        rows = [share[place] for places in bins for place in places]
+        numbers = iter(range(len(rows)))
+        yield rows, [[next(numbers) for _ in places] for places in bins]

@@ -1,4 +1,7 @@
-"""Two train steps of a tiny model on as many ranks as torchrun starts; rank 0 writes weights and metrics. Run by test_ranks.py."""
+"""Three train steps of a tiny model with a restart after the first, on as many ranks as torchrun starts. Run by test_ranks.py.
+
+Rank 0 leads and writes weights and metrics; the others follow.
+"""
 
 import json
 import sys
@@ -8,11 +11,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from rlrun_trainer.algorithms import algorithm_of
+from rlrun_trainer.checkpoint import CheckpointStore, TrainState
 from rlrun_trainer.model import load_model
 from rlrun_trainer.optimizer import Optimizer
+from rlrun_trainer.parallel import follow, lead_restore, lead_step, lead_stop
 from rlrun_trainer.ranks import join_ranks
 from rlrun_trainer.rows import Row
-from rlrun_trainer.step import Learner, train_step
+from rlrun_trainer.step import Learner
 from safetensors.torch import save_file
 
 from rlrun.spec.algorithm import GrpoSpec, NormSpec, RejectionSamplingSpec
@@ -53,10 +58,18 @@ def main(model_dir: Path, out: Path) -> None:
         packing=PackingSpec(max_tokens_per_row=32, max_tokens_per_microbatch=48),
         ranks=ranks,
     )
-    metrics = [train_step(learner, rows(step), step=step, policy_version=step) for step in range(2)]
+    store = CheckpointStore(out / "checkpoints", keep=1)
     if ranks.rank == 0:
+        metrics = [lead_step(learner, rows(0), step=0, policy_version=0)]
+        path = store.save(TrainState(step=1, policy_version=1, lineage="l", parent=None), model, learner.optimizer)
+        lead_step(learner, rows(5), step=1, policy_version=1)  # lost: the next line goes back to before it
+        lead_restore(learner, store, path)
+        metrics.append(lead_step(learner, rows(1), step=1, policy_version=1))
+        lead_stop(ranks)
         save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, out / "weights.safetensors")
         (out / "metrics.json").write_text(json.dumps({"world_size": ranks.world_size, "steps": metrics}))
+    else:
+        follow(learner, store)
     if ranks.world_size > 1:
         dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Two ranks under torchrun give the loss and the weights of one."""
+"""Two ranks under torchrun, one leading and one following, give the losses and the weights of one."""
 
 import json
 import os

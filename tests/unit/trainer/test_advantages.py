@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rlrun_trainer.advantages import AdvantageSettings, OverlongPenalty, compute_advantages, kl_estimate, shape_rewards
+from rlrun_trainer.advantages import AdvantageSettings, OverlongPenalty, compute_advantages, kl_penalty, shape_rewards
 from rlrun_trainer.rows import Batch, Row, pad_rows
 
 from rlrun.errors import ConfigError
@@ -73,8 +73,8 @@ def test_overlong_penalty() -> None:
         (KlEstimator.K3, [0.106531, 0.718282, 0, 10]),
     ],
 )
-def test_kl_estimators(estimator: KlEstimator, expected: list[float]) -> None:
-    kl = kl_estimate(torch.tensor([-1.0, -2, 0, -30]), torch.tensor([-1.5, -1, 0, 0]), estimator)
+def test_kl_penalty(estimator: KlEstimator, expected: list[float]) -> None:
+    kl = kl_penalty(torch.tensor([-1.0, -2, 0, -30]), torch.tensor([-1.5, -1, 0, 0]), estimator)
     torch.testing.assert_close(kl, torch.tensor(expected, dtype=torch.float32), atol=1e-4, rtol=0)
 
 

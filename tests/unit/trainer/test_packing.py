@@ -59,14 +59,12 @@ def test_longest_first_into_the_first_bin_with_room() -> None:
 def test_row_above_the_limit_names_limit_and_remedy() -> None:
     with pytest.raises(InvalidRequest, match=r"row 1 has 11 tokens, a bin takes 10; raise trainer\.packing\.maxTokensPerRow"):
         first_fit_decreasing([3, 11], 10)
-    with pytest.raises(InvalidRequest, match="maxTokensPerRow"):
-        microbatches([3, 11], max_tokens_per_row=10, max_tokens=100)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 9, 18, 1000])
 def test_microbatches_hold_every_row_once_and_keep_the_budget(max_tokens: int) -> None:
     lengths = [3, 9, 2, 5, 4, 1, 7]
-    passes = microbatches(lengths, max_tokens_per_row=10, max_tokens=max_tokens)
+    passes = microbatches(lengths, max_tokens)
     assert sorted(row for bins in passes for rows in bins for row in rows) == list(range(len(lengths)))
     assert all(len(bins) * 9 <= max(9, max_tokens) for bins in passes)
 

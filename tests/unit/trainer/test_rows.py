@@ -40,7 +40,14 @@ def test_bad_row_names_its_session(changes: dict[str, Any], said: str) -> None:
 
 
 def test_padding() -> None:
-    batch = pad_rows([made(), made(input_ids=np.arange(5, dtype=np.int32), loss_mask=np.array([0, 0, 1, 0, 1], dtype=np.int32), logprobs=np.array([0, 0, -3, 0, -4], dtype=np.float32), versions=np.array([-1, -1, 7, -1, 8], dtype=np.int32), group_id="h"), made()])  # fmt: skip
+    longer = made(
+        input_ids=np.arange(5, dtype=np.int32),
+        loss_mask=np.array([0, 0, 1, 0, 1], dtype=np.int32),
+        logprobs=np.array([0, 0, -3, 0, -4], dtype=np.float32),
+        versions=np.array([-1, -1, 7, -1, 8], dtype=np.int32),
+        group_id="h",
+    )
+    batch = pad_rows([made(), longer, made()])
     assert batch.input_ids_BT.tolist()[0] == [4, 5, 6, 0, 0]
     assert batch.versions_BT.tolist()[0] == [-1, 3, 4, -1, -1]
     assert batch.lengths_B.tolist() == [3, 5, 3]
