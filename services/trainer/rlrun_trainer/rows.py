@@ -24,6 +24,7 @@ class Row:
 
     input_ids: int32 [L]; loss_mask: int32 [L], 1 on tokens the policy sampled; logprobs: float32 [L], of the engine that sampled
     (behaviour), 0 on prompt tokens; versions: int32 [L], policy version of each sampled token, -1 on prompt tokens.
+    temperature: the logprobs are those of logits / temperature; 0 (greedy) counts as 1, as it does in the engine.
     """
 
     input_ids: NDArray[np.int32]
@@ -41,10 +42,8 @@ class Row:
             raise InvalidRequest(f"row of session {self.session_id}: arrays must be 1-D and of one length, got {lengths}")
         if not np.isfinite(self.reward) or not np.isfinite(self.logprobs).all():
             raise InvalidRequest(f"row of session {self.session_id}: reward and logprobs must be finite; discard the trajectory")
-        if not self.temperature > 0:
-            raise InvalidRequest(
-                f"row of session {self.session_id}: temperature {self.temperature:g} must be > 0; greedy samples carry no gradient"
-            )
+        if not 0 <= self.temperature < np.inf:
+            raise InvalidRequest(f"row of session {self.session_id}: temperature {self.temperature:g} must be finite and >= 0")
 
     def __len__(self) -> int:
         return int(self.input_ids.shape[0])
@@ -65,7 +64,7 @@ class Batch:
     versions_BT: Tensor  # int64, -1 on prompt and padding
     rewards_B: Tensor  # float32
     lengths_B: Tensor  # int64
-    temperature_B: Tensor  # float32
+    temperature_B: Tensor  # float32, > 0
     group_index_B: Tensor  # int64
 
     @property
@@ -115,7 +114,7 @@ def pad_rows(rows: Sequence[Row]) -> Batch:
         versions_BT=padded([row.versions for row in rows], PROMPT_VERSION, np.int64),
         rewards_B=torch.tensor([row.reward for row in rows], dtype=torch.float32),
         lengths_B=torch.tensor([len(row) for row in rows], dtype=torch.int64),
-        temperature_B=torch.tensor([row.temperature for row in rows], dtype=torch.float32),
+        temperature_B=torch.tensor([row.temperature or 1.0 for row in rows], dtype=torch.float32),
         group_index_B=group_indices([row.group_id for row in rows]),
     )
 

@@ -31,7 +31,7 @@ def made(**changes: Any) -> Row:
         ({"logprobs": np.zeros(2, dtype=np.float32)}, "one length"),
         ({"logprobs": np.array([0, np.nan, 0], dtype=np.float32)}, "finite"),
         ({"reward": float("inf")}, "finite"),
-        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": -1.0}, "temperature"),
     ],
 )
 def test_bad_row_names_its_session(changes: dict[str, Any], said: str) -> None:
@@ -52,6 +52,10 @@ def test_padding() -> None:
     assert batch.versions_BT.tolist()[0] == [-1, 3, 4, -1, -1]
     assert batch.lengths_B.tolist() == [3, 5, 3]
     assert batch.group_index_B.tolist() == [0, 1, 0]
+
+
+def test_greedy_rows_count_as_temperature_one_as_in_the_engine() -> None:
+    assert pad_rows([made(temperature=0.0), made(temperature=0.5)]).temperature_B.tolist() == [1.0, 0.5]
 
 
 def test_no_rows_are_refused() -> None:
