@@ -7,13 +7,14 @@ locate -> (answer a retry) -> plan -> sample -> record -> answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rlrun.errors import DeadlineExceeded, InvalidRequest, RlrunError, SessionGone, SessionMoved, StoreUnavailable
+from rlrun.errors import DeadlineExceeded, InvalidRequest, RlrunError, SessionGone, SessionMoved
 from rlrun.ids import new_completion_id
 from rlrun.proto import common_pb2, inference_pb2, router_pb2, session_pb2
 from rlrun.rpc.interfaces import InferenceService, RouterService
@@ -29,6 +30,8 @@ from rlrun_dataproxy.prompt import PromptBuilder
 from rlrun_dataproxy.sessions import AssignedWorker, Session, SessionCache, load_session
 from rlrun_dataproxy.tokenizer import ChatTokenizer
 from rlrun_dataproxy.tree import Node
+
+log = logging.getLogger(__name__)
 
 RECORD_SCHEMA = 1
 
@@ -268,11 +271,12 @@ class DataProxy:
         )
         try:
             await self._store.sessions.record(session.id, session.fence, record)
-        except StoreUnavailable:
-            session.stale = True  # it may have been written all the same
-            raise
-        except (SessionMoved, SessionGone):
+        except (SessionMoved, SessionGone) as error:
+            log.info("session %s: interaction %s is refused: %s", session.id, record.id, error)
             self._sessions.drop_this(session)
+            raise
+        except BaseException:
+            session.stale = True  # it may have been written all the same
             raise
         session.tree.add(record, parent=plan.parent, link=plan.link, key_link=plan.key_link)
         metrics.OUTPUT_TOKENS.inc(reader.num_tokens)

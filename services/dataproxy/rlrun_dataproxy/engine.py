@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from rlrun.errors import Unavailable
 from rlrun.proto import common_pb2, inference_pb2, session_pb2
 from rlrun_dataproxy.output import OutputReader
 from rlrun_dataproxy.sessions import AssignedWorker
+
+log = logging.getLogger(__name__)
 
 Assign = Callable[[str], Awaitable[AssignedWorker]]
 """Gives a worker; the argument is one that just failed (empty: none)."""
@@ -58,6 +61,7 @@ async def sample(
             failed = ""  # the worker lives and gave the sequence back
         except Unavailable as error:
             lost, failed = error, worker.id
+            log.warning("call %s lost worker %s after %d tokens: %s", call.call_id, worker.id, reader.num_tokens, error)
         if (reached := _finish_of_what_is_there(call, reader)) is not None:
             return reached
         number += 1

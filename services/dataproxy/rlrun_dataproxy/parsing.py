@@ -53,7 +53,10 @@ class OutputParser:
         self._state = _State.THINKING if opened_thinking else _State.START if parse_reasoning else _State.TEXT
         self._parse_calls = parse_calls
         self._pending = ""
+        self._body: list[str] = []
         self._space = ""
+        # What stood before the call that is being read: content again if the call turns out to be none.
+        self._call_space = ""
         # White space right after markup is dropped: at the start of the reasoning, after it, after a call.
         self._skip_space = opened_thinking
 
@@ -76,7 +79,8 @@ class OutputParser:
             case _State.THINKING:
                 self._reason(out, rest)
             case _State.CALLING:
-                self._end_call(out, rest, closed=False)
+                self._body.append(rest)
+                self._end_call(out, closed=False)
             case _:
                 self._text(out, rest)
         if self._state in (_State.START, _State.TEXT):
@@ -107,12 +111,11 @@ class OutputParser:
                     self._state = _State.CALLING
                 return found
             case _State.CALLING:
-                at = self._pending.find(END_CALL)
-                if at < 0:
-                    return False
-                body, self._pending = self._pending[:at], self._pending[at + len(END_CALL) :]
-                self._end_call(out, body, closed=True)
-                return True
+                before, found = self._until(END_CALL)
+                self._body.append(before)
+                if found:
+                    self._end_call(out, closed=True)
+                return found
 
     def _start(self) -> bool:
         text = self._pending.lstrip()
@@ -157,7 +160,9 @@ class OutputParser:
         self._space = text[len(kept) :]
         return kept
 
-    def _end_call(self, out: Parsed, body: str, *, closed: bool) -> None:
+    def _end_call(self, out: Parsed, *, closed: bool) -> None:
+        body = "".join(self._body)
+        self._body.clear()
         call = _parse_call(body)
         if call is not None:
             out.calls.append(call)
@@ -165,8 +170,6 @@ class OutputParser:
             return
         self._state, self._space = _State.TEXT, self._call_space
         self._text(out, CALL + body + (END_CALL if closed else ""))
-
-    _call_space: str = ""
 
 
 class _Call(msgspec.Struct):
