@@ -41,7 +41,7 @@ def _translated(where: str) -> Iterator[None]:
     except faults.AuthenticationError as error:
         raise StoreUnavailable(f"{where} refused the credentials in RLRUN_REDIS_URL: {error}") from error
     except _UNAVAILABLE as error:
-        raise StoreUnavailable(f"{where} did not answer: {error or type(error).__name__}") from error
+        raise StoreUnavailable(f"{where} did not answer in time: {str(error) or type(error).__name__}") from error
     except faults.ResponseError as error:
         if str(error).startswith(_UNAVAILABLE_REPLIES):
             raise StoreUnavailable(f"{where} cannot write now: {error}") from error
