@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.errors import DeadlineExceeded, SessionGone, SessionMoved, StoreUnavailable, Unavailable
+from rlrun.errors import DeadlineExceeded, NoMember, Overloaded, SessionGone, SessionMoved, StoreUnavailable, Unavailable
 from rlrun.proto import common_pb2, router_pb2, session_pb2
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -79,6 +79,43 @@ async def test_a_record_whose_confirmation_was_lost_answers_the_retry(world: Any
     again = await world.proxy.generate(world.chat(ref, "weather?", idempotency_key="k", retry_count=1))
     assert again.replayed
     assert [record.id for record in await world.records(ref)] == [again.interaction_id]
+
+
+async def test_a_write_that_the_deadline_cut_short_is_read_back(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = await world.session()
+    write = world.store.sessions.record
+
+    async def slow(*args: Any, **kwargs: Any) -> None:
+        await write(*args, **kwargs)
+        await asyncio.Event().wait()
+
+    proxy = world.make_proxy("dp1", call_timeout_seconds=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store.sessions, "record", slow)
+        with pytest.raises(DeadlineExceeded):
+            await proxy.generate(world.chat(ref, "weather?"))
+    (record,) = await world.records(ref)
+    await proxy.generate(world.chat(ref, "weather?", {"role": "assistant", "content": "ok"}, "more"))
+    assert [(one.index, one.parent_id) for one in await world.records(ref)] == [(0, ""), (1, record.id)]
+
+
+async def test_an_engine_that_is_full_says_so_to_the_client(world: Any) -> None:
+    ref = await world.session()
+
+    async def full(request: Any) -> None:
+        raise Overloaded("the queue is full")
+
+    world.engine.infer = full
+    with pytest.raises(Overloaded):
+        await world.proxy.generate(world.chat(ref, "weather?"))
+    assert world.engines["w2"].requests == []
+
+
+async def test_without_a_worker_no_stream_begins(world: Any) -> None:
+    ref = await world.session()
+    world.router.workers = []
+    with pytest.raises(NoMember):
+        await anext(world.proxy.generate_stream(world.chat(ref, "weather?")))
 
 
 @pytest.mark.parametrize("num_events", [1, 2])
