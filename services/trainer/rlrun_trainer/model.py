@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from rlrun.errors import ConfigError
 from rlrun_trainer.packing import PackedBatch
@@ -32,16 +33,17 @@ class TokenLogprobs:
 def load_model(directory: Path, device: torch.device) -> nn.Module:
     """Loads the model of a directory in float32; on CUDA the passes run in bfloat16 by autocast.
 
-    Dropout stays off, as it was when the tokens were sampled. Raises ConfigError where there are no safetensors weights or where the
-    logits are not a plain function of the last hidden state.
+    Dropout stays off, as it was when the tokens were sampled. Raises ConfigError where there are no safetensors weights or where
+    packing would change the logits.
     """
     if not any(directory.glob("*.safetensors")):
         raise ConfigError(f"{directory} holds no *.safetensors weights; pickled weights are never loaded, convert them", param="model.uri")
+    disable_progress_bar()
     model: nn.Module = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, use_safetensors=True, attn_implementation="sdpa", local_files_only=True, trust_remote_code=False
     )
     model.to(device).eval()
-    _check_head(model, device)
+    _check_packing(model, device)
     return model
 
 
@@ -73,6 +75,14 @@ def token_logprobs(model: nn.Module, batch: Batch, packed: PackedBatch, wanted_B
     )
 
 
+def attention_window(model: nn.Module) -> int | None:
+    """Tokens a sliding-attention layer looks back over; None where all layers see everything."""
+    config: Any = getattr(model, "config", None)
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds: list[str] | None = getattr(config, "layer_types", None)
+    return window if kinds is None or "sliding_attention" in kinds else None
+
+
 def _hidden(model: nn.Module, packed: PackedBatch, device: torch.device) -> Tensor:
     base: Any = model.base_model
     hidden_NWD: Tensor = base(
@@ -95,16 +105,21 @@ def _score(model: nn.Module, hidden_KD: Tensor, targets_K: Tensor, temperature_K
 
 
 @torch.no_grad()
-def _check_head(model: nn.Module, device: torch.device) -> None:
-    """Some models scale or cap their logits after the head; this trainer would silently learn from other logprobs than theirs."""
-    ids_NW = torch.arange(1, 5, device=device)[None]
-    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+def _check_packing(model: nn.Module, device: torch.device) -> None:
+    """Packed logits must be the model's own. They are not where logits are scaled or capped after the output layer, or where layers
+    carry state from one row of a bin into the next; training would then go on, on other logprobs than the engine's.
+    """
+    ids_W = torch.arange(1, 8, device=device)
+    position_ids_NW = torch.tensor([[0, 1, 2, 3, 0, 1, 2]], device=device)
+    row_W = torch.tensor([0, 0, 0, 0, 1, 1, 1], device=device)
+    mask = (row_W[:, None] == row_W[None, :]).tril()[None, None]
     base: Any = model.base_model
-    ours = head(base(input_ids=ids_NW, use_cache=False).last_hidden_state)
-    theirs = model(input_ids=ids_NW, use_cache=False).logits
-    if not torch.allclose(ours, theirs, atol=1e-4, rtol=1e-4):
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    packed = head(base(input_ids=ids_W[None], position_ids=position_ids_NW, attention_mask=mask, use_cache=False).last_hidden_state)
+    alone = torch.cat([model(input_ids=row[None], use_cache=False).logits for row in (ids_W[:4], ids_W[4:])], dim=1)
+    if not torch.allclose(packed, alone, atol=1e-3, rtol=1e-3):
         raise ConfigError(
-            f"model class {type(model).__name__} changes its logits after the output layer, which is not supported; "
-            "take a model whose logits are its output layer's (Llama, Qwen, Mistral, ...)",
+            f"model class {type(model).__name__} cannot be trained on packed rows: it changes logits after its output layer, or its layers "
+            "carry state between rows; take a model with plain attention and output layer (Llama, Qwen3, Mistral, ...)",
             param="model.uri",
         )

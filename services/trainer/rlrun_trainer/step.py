@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from rlrun.errors import ConfigError
 from rlrun.spec.trainer import PackingSpec
 from rlrun_trainer.advantages import compute_advantages
 from rlrun_trainer.algorithms import Algorithm
 from rlrun_trainer.losses import policy_loss
 from rlrun_trainer.metrics import Tally, batch_metrics, loss_tally
-from rlrun_trainer.model import token_logprobs
+from rlrun_trainer.model import attention_window, token_logprobs
 from rlrun_trainer.optimizer import Optimizer, StepOutcome
 from rlrun_trainer.packing import check_lengths, microbatches, pack
 from rlrun_trainer.proximal import ProximalMethod, approximate_proximal
@@ -27,7 +28,10 @@ from rlrun_trainer.rows import PROMPT_VERSION, Batch, Row, pad_rows, select_rows
 
 @dataclass(kw_only=True, slots=True)
 class Learner:
-    """What a train step works on. `reference` is the model of the KL penalty."""
+    """What a train step works on. `reference` is the model of the KL penalty.
+
+    Raises ConfigError where rows may be longer than the model's sliding attention window.
+    """
 
     model: nn.Module
     optimizer: Optimizer
@@ -35,6 +39,15 @@ class Learner:
     packing: PackingSpec = field(default_factory=PackingSpec)
     reference: nn.Module | None = None
     ranks: Ranks = field(default_factory=Ranks)
+
+    def __post_init__(self) -> None:
+        window = attention_window(self.model)
+        if window is not None and self.packing.max_tokens_per_row > window:
+            raise ConfigError(
+                f"trainer.packing.maxTokensPerRow: {self.packing.max_tokens_per_row} is more than the model's attention window of {window} "
+                f"tokens, which packed rows do not apply; set it to at most {window}",
+                param="trainer.packing.maxTokensPerRow",
+            )
 
     @property
     def device(self) -> torch.device:
@@ -81,7 +94,7 @@ def train_step(learner: Learner, rows: Sequence[Row], *, step: int, policy_versi
         if num_tokens == 0:
             continue
         learner.optimizer.zero_grad()
-        for part_rows, bins in _own_passes(learner, minibatch.batch):
+        for part_rows, bins in _own_passes(learner, minibatch.batch, minibatch.mask_BT):
             _backward(learner, minibatch.select(part_rows), bins, num_tokens, policy_version, tally, unchanged=number == 0)
         learner.ranks.sum_gradients_(learner.optimizer.parameters.values())
         outcomes.append(learner.optimizer.step(step))
@@ -152,17 +165,20 @@ def _minibatches(num_rows: int, num_minibatches: int) -> list[list[int]]:
 def _all_logprobs(learner: Learner, model: nn.Module, batch: Batch, mask_BT: Tensor) -> Tensor:
     """Logprobs of all rows on the CPU, each rank computing its share."""
     out_BT = torch.zeros(batch.shape, dtype=torch.float32, device=learner.device)
-    for rows, bins in _own_passes(learner, batch):
+    for rows, bins in _own_passes(learner, batch, mask_BT):
         part = select_rows(batch, rows)
         width = part.shape[1]
         out_BT[rows, :width] = token_logprobs(model, part, pack(part, bins), mask_BT[rows, :width]).logprobs_BT
     return learner.ranks.sum_(out_BT).cpu()
 
 
-def _own_passes(learner: Learner, batch: Batch) -> Iterator[tuple[list[int], list[list[int]]]]:
-    """This rank's share of the rows, one microbatch after the other: its rows and, as indices into them, the bins they lie in."""
+def _own_passes(learner: Learner, batch: Batch, mask_BT: Tensor) -> Iterator[tuple[list[int], list[list[int]]]]:
+    """This rank's share of the rows that have trained tokens, one microbatch after the other: its rows and, as indices into them, the
+    bins they lie in.
+    """
+    trained = mask_BT.any(dim=1).nonzero()[:, 0].tolist()
     lengths = batch.lengths_B.tolist()
-    share = learner.ranks.share(lengths)
+    share = [trained[place] for place in learner.ranks.share([lengths[row] for row in trained])]
     for bins in microbatches([lengths[row] for row in share], learner.packing.max_tokens_per_microbatch):
         rows = [share[place] for places in bins for place in places]
         numbers = iter(range(len(rows)))

@@ -8,7 +8,7 @@ import torch
 from rlrun_trainer.model import load_model, token_logprobs
 from rlrun_trainer.packing import first_fit_decreasing, microbatches, pack
 from rlrun_trainer.rows import Row, pad_rows, shift_left
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from rlrun.errors import ConfigError, InvalidRequest
 
@@ -102,4 +102,12 @@ def test_packing_changes_no_gradient(model_dir: Path) -> None:
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ConfigError, match="safetensors"):
+        load_model(tmp_path, torch.device("cpu"))
+
+
+def test_model_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = GraniteConfig(**{key: value for key, value in SIZES.items() if key != "head_dim"}, logits_scaling=8.0)
+    GraniteForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="GraniteForCausalLM cannot be trained on packed rows"):
         load_model(tmp_path, torch.device("cpu"))

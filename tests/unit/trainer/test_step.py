@@ -138,6 +138,23 @@ def test_batch_without_trained_tokens_changes_nothing(make_learner: Maker, make_
     assert torch.equal(before, weights_of(learner))
 
 
+def test_microbatch_without_trained_tokens_is_passed_over(make_learner: Maker, make_rows: Rows) -> None:
+    packing = PackingSpec(max_tokens_per_row=9, max_tokens_per_microbatch=9)
+    rows = make_rows([9, 8, 9])
+    rows[1] = replace(rows[1], loss_mask=np.zeros_like(rows[1].loss_mask))
+    metrics = train_step(make_learner(packing=packing), rows, step=0, policy_version=0)
+    assert metrics["tokens"] == rows[0].num_loss_tokens + rows[2].num_loss_tokens
+
+
+def test_rows_longer_than_the_attention_window_are_refused(make_learner: Maker) -> None:
+    learner = make_learner()
+    learner.model.config.sliding_window = 64
+    learner.model.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(ConfigError, match=r"maxTokensPerRow: 32768 .* window of 64 tokens"):
+        replace(learner)
+    assert replace(learner, packing=PackingSpec(max_tokens_per_row=64)).packing.max_tokens_per_row == 64
+
+
 def test_step_that_is_not_finite_is_skipped(make_learner: Maker, make_rows: Rows) -> None:
     learner = make_learner(spec=OptimizerSpec(lr=1e-2))
     before = weights_of(learner)
