@@ -10,7 +10,7 @@ from rlrun.errors import DeadlineExceeded, RlrunError
 from rlrun.rpc.interfaces import RouterService, SessionService
 from rlrun_gateway.access import Access
 from rlrun_gateway.chat import ChatRoute
-from rlrun_gateway.control import REQUEST_ID_KEY, create_control_app
+from rlrun_gateway.control import PATH_SESSION_KEY, REQUEST_ID_KEY, create_control_app
 from rlrun_gateway.errors import HttpError, error_body, error_headers, internal_error
 from rlrun_gateway.http import (
     JSON_TYPE,
@@ -31,6 +31,7 @@ from rlrun_gateway.settings import GatewaySettings
 
 CHAT_PATHS = ("/chat/completions", "/sessions/{id}/chat/completions")
 _CHAT = re.compile(r"(?:/sessions/([^/]+))?(?:/v1)?/chat/completions/?")
+_PREFIX = re.compile(r"(?:/sessions/([^/]+)(?=/))?(?:/v1(?=/))?")
 _CONTROL_LABELS = (
     "/rl/start_session", "/rl/set_reward", "/rl/end_session", "/grant_capacity", "/export_trajectories", "/models", "/health",
     "/admin/status", "/admin/sessions", "/admin/sessions/{id}", "/admin/weights", "/models/{id}", "other",
@@ -80,8 +81,8 @@ class GatewayApp:
         if (found := _CHAT.fullmatch(path)) is not None:
             metrics, work = self._chat_metrics, self._answer_chat(exchange, found.group(1) or "")
         else:
-            path = _control_path(path)
-            metrics, work = self._metrics_of(path), self._answer_control(exchange, path)
+            path_session, path = _control_path(path)
+            metrics, work = self._metrics_of(path), self._answer_control(exchange, path, path_session)
         metrics.in_flight.inc()
         try:
             await work
@@ -89,9 +90,10 @@ class GatewayApp:
             metrics.disconnects.inc()
             exchange.status = 499
         except (RlrunError, HttpError) as error:
+            exchange.log_unserved(error)
             await _answer_error(exchange, error, detail=metrics is not self._chat_metrics)
         except Exception as error:
-            exchange.log_fault(error)
+            exchange.log_bug(error)
             await _answer_error(exchange, internal_error(exchange.request_id), detail=metrics is not self._chat_metrics)
         finally:
             metrics.in_flight.dec()
@@ -102,17 +104,18 @@ class GatewayApp:
             raise HttpError(405, "method_not_allowed", "Send chat completions with POST", headers=((b"allow", b"POST"),))
         await self._chat.handle(exchange, path_session)
 
-    async def _answer_control(self, exchange: Exchange, path: str) -> None:
+    async def _answer_control(self, exchange: Exchange, path: str, path_session: str) -> None:
         body = await read_body(
             exchange,
             max_bytes=min(_MAX_CONTROL_BODY_BYTES, self._settings.max_body_bytes),
             timeout_seconds=self._settings.body_timeout_seconds,
         )
-        scope = {**exchange.scope, "path": path, "raw_path": path.encode(), "root_path": "", REQUEST_ID_KEY: exchange.request_id}
+        scope = {**exchange.scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+        scope |= {REQUEST_ID_KEY: exchange.request_id, PATH_SESSION_KEY: path_session}
         try:
             async with asyncio.timeout(self._settings.request_timeout_seconds):
                 if path == _CANCELLED_WITH_CLIENT:
-                    async with cancelled_by_disconnect(exchange.receive):
+                    async with cancelled_by_disconnect(exchange):
                         await self.control(scope, _replay(body), exchange.forward)
                 else:
                     await self.control(scope, _replay(body), exchange.forward)
@@ -127,10 +130,11 @@ class GatewayApp:
         return self._control_metrics.get(path) or self._control_metrics["other"]
 
 
-def _control_path(path: str) -> str:
-    if path.startswith("/v1/"):
-        path = path[3:]
-    return path.rstrip("/") or "/"
+def _control_path(path: str) -> tuple[str, str]:
+    """The session that the path names, and the rest without its optional parts."""
+    found = _PREFIX.match(path)
+    assert found is not None
+    return found.group(1) or "", path[found.end() :].rstrip("/") or "/"
 
 
 def _replay(body: bytes) -> Receive:

@@ -15,7 +15,6 @@ from rlrun_gateway.chat_request import ChatCall, header_of_ignored, parse_chat
 from rlrun_gateway.errors import HttpError, internal_error
 from rlrun_gateway.http import (
     JSON_TYPE,
-    ClientDisconnected,
     Exchange,
     Headers,
     cancelled_by_disconnect,
@@ -51,7 +50,7 @@ class ChatRoute:
         self._in_flight += 1
         try:
             name, call = await self._read(exchange, path_session)
-            async with cancelled_by_disconnect(exchange.receive):
+            async with cancelled_by_disconnect(exchange):
                 if call.stream:
                     await self._stream(exchange, name, call)
                 else:
@@ -76,10 +75,9 @@ class ChatRoute:
         return name, call
 
     async def _unary(self, exchange: Exchange, name: SessionName, call: ChatCall) -> None:
-        retries = call.request.retry_count
 
         async def run(service: SessionService, placement: router_pb2.Placement, attempt: int) -> session_pb2.GenerateResponse:
-            return await service.generate(_addressed(call.request, placement, retries + attempt))
+            return await service.generate(_addressed(call.request, placement, attempt))
 
         try:
             async with asyncio.timeout(self._settings.request_timeout_seconds):
@@ -94,10 +92,9 @@ class ChatRoute:
 
     async def _stream(self, exchange: Exchange, name: SessionName, call: ChatCall) -> None:
         answer = _StreamAnswer(exchange, model=self._settings.model_name, include_usage=call.include_usage)
-        retries = call.request.retry_count
 
         async def run(service: SessionService, placement: router_pb2.Placement, attempt: int) -> None:
-            events = service.generate_stream(_addressed(call.request, placement, retries + attempt))
+            events = service.generate_stream(_addressed(call.request, placement, attempt))
             try:
                 async for event in events:
                     await answer.event(event)
@@ -117,9 +114,7 @@ class ChatRoute:
         except RlrunError as error:
             await self._fail(exchange, answer, error)
         except Exception as error:
-            if isinstance(error, ClientDisconnected):
-                raise
-            exchange.log_fault(error)
+            exchange.log_bug(error)
             await self._fail(exchange, answer, internal_error(exchange.request_id))
         finally:
             keep_alive.cancel()
@@ -129,6 +124,7 @@ class ChatRoute:
         if not exchange.started:
             raise error
         exchange.status = error.http_status
+        exchange.log_unserved(error)
         await answer.fail(error)
 
     def _too_slow(self) -> DeadlineExceeded:
@@ -165,11 +161,11 @@ class _StreamAnswer:
         await self._write(error_event(error), more=False)
 
     async def keep_alive(self, seconds: float) -> None:
-        while True:
+        while not self.ended:
             silent = time.monotonic() - self._last_write
             if silent < seconds:
                 await asyncio.sleep(seconds - silent)
-            elif not self.ended:
+            else:
                 await self._write(KEEP_ALIVE)
 
     def _chunks(self, start: session_pb2.GenerateStart | None) -> ChunkWriter:
@@ -187,11 +183,16 @@ class _StreamAnswer:
         await self._exchange.write(data, more=more)
 
 
-def _addressed(request: session_pb2.GenerateRequest, placement: router_pb2.Placement, retry_count: int) -> session_pb2.GenerateRequest:
+def _addressed(request: session_pb2.GenerateRequest, placement: router_pb2.Placement, attempt: int) -> session_pb2.GenerateRequest:
     """The request for this owner. A repeated call says so, which lets the owner find an answer that was already recorded."""
+    if attempt > 0:
+        # An owner in this process may still hold the first object.
+        repeated = session_pb2.GenerateRequest()
+        repeated.CopyFrom(request)
+        repeated.retry_count += attempt
+        request = repeated
     request.session.session_id = placement.session_id
     request.session.fence = placement.fence
-    request.retry_count = retry_count
     return request
 
 

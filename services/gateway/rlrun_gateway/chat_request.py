@@ -111,6 +111,8 @@ _tools_decoder = msgspec.json.Decoder(list[_Tool])
 _choice_decoder = msgspec.json.Decoder(str | _NamedTool)
 _KNOWN = frozenset(ChatBody.__struct_fields__)
 _UNSUPPORTED_PARTS = frozenset({"image_url", "input_audio", "file", "input_image", "input_file", "video_url"})
+# Halves of a pair may be sent alone, and then they are no text.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 # Part of a header: what a client calls a field must not end a line.
 _PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
@@ -128,6 +130,7 @@ class ChatCall:
 
 def parse_chat(body: bytes, settings: GatewaySettings) -> ChatCall:
     """Raises InvalidRequest: says which field is wrong, what is allowed, and where JSON breaks off."""
+    _check_text(body)
     chat, ignored = _decode_body(body)
     _refuse_unsupported(chat)
     request = session_pb2.GenerateRequest(
@@ -152,6 +155,17 @@ def parse_chat(body: bytes, settings: GatewaySettings) -> ChatCall:
         include_usage=bool(options is not None and options.include_usage),
         ignored=tuple(ignored),
     )
+
+
+def _check_text(body: bytes) -> None:
+    """What the typed parser skips must be sound as well: messages go on as they are."""
+    try:
+        if not body.isascii():
+            body.decode()
+        if _SURROGATE.search(body):
+            msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise _malformed(error) from None
 
 
 def _decode_body(body: bytes) -> tuple[ChatBody, list[str]]:
@@ -260,6 +274,8 @@ def _tool_choice(raw: Raw) -> session_pb2.ToolChoice.ValueType:
         choice = _choice_decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise _invalid(error, prefix="tool_choice") from None
+    except msgspec.DecodeError as error:
+        raise _malformed(error, prefix="tool_choice") from None
     if choice == "auto":
         return session_pb2.TOOL_CHOICE_AUTO
     if choice == "none":

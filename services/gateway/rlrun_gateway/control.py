@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -25,12 +26,14 @@ from rlrun_gateway.placements import Placements, SessionName
 from rlrun_gateway.queries import AdminQueries
 from rlrun_gateway.settings import GatewaySettings
 
-# Where the outer app leaves the request's id in the scope.
+# Where the outer app leaves the request's id, and the session that its path names.
 REQUEST_ID_KEY = "rlrun.request_id"
+PATH_SESSION_KEY = "rlrun.path_session"
 # Goes into URLs, Redis keys and logs.
 _TASK_ID = r"^[A-Za-z0-9._:@+=~-]+$"
 # Has to fit into a header.
 _KEY = r"^[\x21-\x7e]+$"
+_HEALTH_TIMEOUT_SECONDS = 2.0
 _STYLES = {"individual": session_pb2.EXPORT_STYLE_INDIVIDUAL, "concat": session_pb2.EXPORT_STYLE_CONCAT}
 
 
@@ -163,12 +166,12 @@ def _add_session_routes(app: FastAPI, access: Access, sessions: Sessions, router
 
     @app.post("/rl/set_reward")
     async def set_reward(request: Request, body: SetReward) -> Json:
-        interaction_id = await sessions.set_reward(access.session_name(request.scope["headers"]), body)
+        interaction_id = await sessions.set_reward(_session_name(access, request), body)
         return Json({"message": "success", "interaction_id": interaction_id})
 
     @app.post("/rl/end_session")
     async def end_session(request: Request) -> Json:
-        return Json({"message": "success", "interaction_count": await sessions.end(access.session_name(request.scope["headers"]))})
+        return Json({"message": "success", "interaction_count": await sessions.end(_session_name(access, request))})
 
     @app.post("/grant_capacity")
     async def grant_capacity(request: Request, body: GrantCapacity | None = None) -> Json:
@@ -187,9 +190,8 @@ def _add_model_routes(app: FastAPI, settings: GatewaySettings, access: Access, r
     model = {"id": settings.model_name, "object": "model", "created": 0, "owned_by": "rlrun"}
 
     async def require_any_key(request: Request) -> None:
-        headers = request.scope["headers"]
-        if not access.is_admin(headers):
-            await placements.locate(access.session_name(headers))
+        if not access.is_admin(request.scope["headers"]):
+            await placements.locate(_session_name(access, request))
 
     @app.get("/models")
     async def list_models(request: Request) -> Json:
@@ -209,9 +211,11 @@ def _add_model_routes(app: FastAPI, settings: GatewaySettings, access: Access, r
     async def health() -> Json:
         """No key: load balancers ask."""
         try:
-            members = (await router.list_members(router_pb2.ListMembersRequest())).members
-        except RlrunError as error:
-            return Json({"status": "unavailable", "reason": error.code, "members": {}, "workers": 0}, status_code=503)
+            async with asyncio.timeout(_HEALTH_TIMEOUT_SECONDS):
+                members = (await router.list_members(router_pb2.ListMembersRequest())).members
+        except (RlrunError, TimeoutError) as error:
+            reason = error.code if isinstance(error, RlrunError) else "deadline_exceeded"
+            return Json({"status": "unavailable", "reason": reason, "members": {}, "workers": 0}, status_code=503)
         counts = _count_by_role(members)
         return Json({"status": "ok", "members": counts, "workers": counts.get("worker", 0)})
 
@@ -246,6 +250,10 @@ def _add_admin_routes(app: FastAPI, access: Access, router: RouterService, admin
     @app.get("/admin/weights")
     async def weights(request: Request) -> Json:
         return Json(await queries(request).weights())
+
+
+def _session_name(access: Access, request: Request) -> SessionName:
+    return access.session_name(request.scope["headers"], request.scope[PATH_SESSION_KEY])
 
 
 def _count_by_role(members: Sequence[router_pb2.Member]) -> dict[str, int]:

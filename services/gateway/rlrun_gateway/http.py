@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from types import TracebackType
 from typing import Any
 
-from rlrun.errors import RequestTooLarge
+from rlrun.errors import RequestTooLarge, RlrunError
 from rlrun.ids import new_request_id
 from rlrun_gateway.errors import HttpError
 
@@ -64,6 +64,7 @@ class Exchange:
         self.extra_headers: Headers = [(b"x-request-id", self.request_id.encode())]
         self.started = False
         self.body_read = False
+        self.finished = False
         self.status = 0
         self._send = send
         self._began = time.perf_counter()
@@ -81,6 +82,7 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": headers + self.extra_headers})
 
     async def write(self, data: bytes, *, more: bool) -> None:
+        self.finished = not more
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def forward(self, message: Message) -> None:
@@ -88,10 +90,16 @@ class Exchange:
         if message["type"] == "http.response.start":
             await self.start(message["status"], list(message.get("headers", ())))
         else:
+            self.finished = not message.get("more_body")
             await self._send(message)
 
-    def log_fault(self, error: BaseException) -> None:
-        log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "path": self.scope["path"]})
+    def log_bug(self, error: BaseException) -> None:
+        log.error("request %s failed", self.request_id, exc_info=error, extra={"path": self.scope["path"]})
+
+    def log_unserved(self, error: RlrunError | HttpError) -> None:
+        """Faults of the service, not of the client: they should be rare enough for a line each."""
+        if error.http_status >= 500:
+            log.warning("request %s got %d %s: %s", self.request_id, error.http_status, error.code, error.message)
 
 
 async def read_body(exchange: Exchange, *, max_bytes: int, timeout_seconds: float) -> bytes:
@@ -143,8 +151,8 @@ class cancelled_by_disconnect:
     Only for use after the whole body was read.
     """
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
         self._gone = False
 
     async def __aenter__(self) -> None:
@@ -154,8 +162,11 @@ class cancelled_by_disconnect:
         self._watch = asyncio.get_running_loop().create_task(self._wait())
 
     async def _wait(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self._exchange.receive())["type"] != "http.disconnect":
             pass
+        if False and self._exchange.finished:
+            # Servers report the end of an answer like the end of the connection.
+            return
         self._gone = True
         self._task.cancel()
 

@@ -119,9 +119,9 @@ class Placements:
                     raise
                 self.forget(name)
                 if not untouched():
-                    raise
+                    raise _as_unavailable(error, "inside the answer") from None
                 if loop.time() + backoff > give_up:
-                    raise _gave_up(error, self._settings.move_timeout_seconds) from error
+                    raise _as_unavailable(error, f"and no new one answered within {self._settings.move_timeout_seconds:g} s") from None
                 metrics.owner_retry(error.code)
                 log.info("session's owner cannot answer (%s), trying again: %s", error.code, error)
                 await asyncio.sleep(backoff * random.uniform(0.75, 1.0))
@@ -134,7 +134,6 @@ async def _placement_only(service: SessionService, placement: router_pb2.Placeme
     return placement
 
 
-def _gave_up(error: RlrunError, seconds: float) -> RlrunError:
-    if isinstance(error, SessionMoved):
-        return Unavailable(f"The session's owner changed and no new one answered within {seconds:g} s; try again.")
-    return error
+def _as_unavailable(error: RlrunError, when: str) -> RlrunError:
+    """A move is between services; a client learns only that trying again helps."""
+    return Unavailable(f"The session's owner changed {when}; try again.") if isinstance(error, SessionMoved) else error

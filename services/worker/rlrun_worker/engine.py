@@ -22,6 +22,8 @@ Floats = NDArray[np.float32]
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 64
+# Below this, logits / temperature leaves the range of float32; 0 is greedy.
+MIN_TEMPERATURE = 1e-4
 
 
 class FinishReason(StrEnum):
@@ -58,6 +60,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         _in_range("temperature", self.temperature, 0.0, 100.0)
+        if 0.0 < self.temperature < MIN_TEMPERATURE:
+            raise InvalidRequest(f"temperature is {self.temperature}; use 0 for greedy, or at least {MIN_TEMPERATURE}", param="temperature")
         _in_range("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
             raise InvalidRequest("top_p is 0; it must be above 0 (use temperature 0 for greedy)", param="top_p")
@@ -184,7 +188,7 @@ class EngineAdapter(Protocol):
         """Serve the weights in directory `path` as `version`; in-flight sequences go on with them.
 
         Raises: InvalidRequest when the directory is incomplete, does not fit the model or fails its checksums;
-        Conflict when `version` is not newer than the current one. The old weights stay in service in both cases.
+        Conflict when `version` is in service with other weights. The old weights stay in service in both cases.
         """
         ...
 

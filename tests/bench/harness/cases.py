@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import signal
@@ -33,7 +34,10 @@ LONG = Turn(name="long", request_bytes=32 * 1024, output_tokens=256)
 
 @dataclass(kw_only=True)
 class Result:
-    """One row of the report. Latencies in milliseconds; CPU in milliseconds per call, by process."""
+    """One row of the report. Latencies in milliseconds; CPU in milliseconds per call, by process.
+
+    `core_percent`: how much of its core the target used. Well below 100 under load means that something else ran there.
+    """
 
     target: str
     case: str
@@ -46,6 +50,7 @@ class Result:
     p95_ms: float = 0.0
     p99_ms: float = 0.0
     cpu_ms_per_call: dict[str, float] = field(default_factory=dict)
+    core_percent: float = 0.0
     notes: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -157,6 +162,7 @@ def _result(target: Target, case: str, connections: int, measured: Measured, cpu
         p95_ms=measured.percentile(95),
         p99_ms=measured.percentile(99),
         cpu_ms_per_call={name: 1000 * seconds / max(1, calls) for name, seconds in cpu.used.items()},
+        core_percent=100 * sum(cpu.used.values()) / measured.seconds if measured.seconds else 0.0,
     )
 
 
@@ -190,6 +196,7 @@ async def run_concurrent(target: Target, mock: Target, plan: Plan, material: Mat
 
 async def run_memory(target: Target, plan: Plan, material: Material) -> Result:
     """Memory of open sessions: without a turn, with one, with ten (a growing conversation); bytes in Redis of each turn."""
+    before = _redis_bytes(target)
     warm = await target.open_sessions(50)
     await _send_all(target, [next(turns([route], SHORT, material, seed=number)) for number, route in enumerate(warm)])
     count = plan.num_idle_sessions
@@ -202,13 +209,12 @@ async def run_memory(target: Target, plan: Plan, material: Material) -> Result:
         for _ in range(num_turns):
             await _send_all(target, [next(source) for source in sources])
         rss.append(sum(target.rss_bytes().values()))
-        if isinstance(target, RlrunTarget):
-            redis_bytes.append(_redis_bytes(target))
+        redis_bytes.append(_redis_bytes(target))
     per_1000 = [1000 / count * (value - rss[0]) / 2**20 for value in rss[1:]]
     notes = {f"rss_mib_per_1000_sessions_{turns}_turns": value for turns, value in zip((0, 1, 10), per_1000, strict=True)}
     notes["rss_mib_start"] = rss[0] / 2**20
-    if redis_bytes:
-        notes["redis_bytes_first_turn"] = redis_bytes[0] / (count + len(warm))
+    if target.redis_url is not None:
+        notes["redis_bytes_first_turn"] = (redis_bytes[0] - before) / (count + len(warm))
         notes["redis_bytes_per_turn"] = (redis_bytes[1] - redis_bytes[0]) / (9 * count)
     return Result(target=target.name, case="memory", connections=count, calls=10 * count, notes=notes)
 
@@ -223,13 +229,13 @@ async def _send_all(target: Target, requests: Sequence[bytes], num_clients: int 
             await client.call(request)
         client.close()
 
-    import asyncio
-
     await asyncio.gather(*(drive() for _ in range(num_clients)))
 
 
-def _redis_bytes(target: RlrunTarget) -> int:
-    """Memory of all keys that hold interactions."""
+def _redis_bytes(target: Target) -> int:
+    """Memory of all keys that hold interactions; 0 without a Redis."""
+    if not isinstance(target, RlrunTarget):
+        return 0
     store = target.store()
     pipeline = store.pipeline(transaction=False)
     for key in store.scan_iter("rlrun:*:interactions", count=1000):

@@ -28,7 +28,19 @@ def _is_number(cell: str) -> bool:
 
 
 def calls_table(results: Sequence[Result]) -> str:
-    header = ("target", "case", "conns", "calls/s", "p50 ms", "p95 ms", "p99 ms", "CPU ms/call", "failed", "CPU by process, notes")
+    header = (
+        "target",
+        "case",
+        "conns",
+        "calls/s",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "CPU ms/call",
+        "core %",
+        "failed",
+        "CPU by process, notes",
+    )
     return table(header, [_row(result) for result in results if result.case != "memory"])
 
 
@@ -42,6 +54,7 @@ def _row(result: Result) -> list[str]:
         f"{result.calls_per_second:.0f}",
         *(f"{value:.2f}" if value < 100 else f"{value:.0f}" for value in (result.p50_ms, result.p95_ms, result.p99_ms)),
         f"{result.cpu_ms:.3f}" if result.cpu_ms_per_call else "",
+        f"{result.core_percent:.0f}" if result.cpu_ms_per_call else "",
         str(result.failed),
         ", ".join(parts),
     ]

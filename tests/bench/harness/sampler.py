@@ -1,4 +1,4 @@
-"""Where a process spends its CPU time: a stack every two milliseconds of CPU, counted by function.
+"""Where a process spends its CPU time: stacks at equal distances of CPU time (the kernel's tick, usually 4 ms), counted by function.
 
 C code counts for the Python line that called it. SIGUSR1 throws away what was counted so far, SIGUSR2 writes it to the file.
 """

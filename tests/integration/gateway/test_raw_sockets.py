@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.unit.gateway.scripted import ADMIN_KEY, SESSION_KEY, delta_event, start_event
+from tests.unit.gateway.scripted import ADMIN_KEY, SESSION_KEY, delta_event, hello_events, start_event
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
 STREAM_BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}], "stream": True}).encode()
@@ -105,6 +105,18 @@ async def test_a_client_that_leaves_a_stream_cancels_it_within_a_second(port, se
     writer.close()
     async with asyncio.timeout(1):
         await sessions.cancelled.wait()
+
+
+async def test_the_end_of_an_answer_is_not_taken_for_a_client_that_left(port, sessions):
+    pause = asyncio.Event()
+    sessions.events = [*hello_events(), pause]
+    asyncio.get_running_loop().call_later(0.1, pause.set)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head(f"content-length: {len(STREAM_BODY)}") + STREAM_BODY)
+    await reader.readuntil(b"[DONE]")
+    await pause.wait()
+    assert not sessions.cancelled.is_set()
+    writer.close()
 
 
 async def test_a_client_that_leaves_inside_its_body_calls_nothing(port, sessions):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from rlrun.errors import ContextLengthExceeded, NoMember, SessionGone, SessionMoved, StoreUnavailable, Unavailable
 from rlrun.proto import common_pb2, session_pb2
-from tests.unit.gateway.scripted import ADMIN_KEY, answer, delta_event, done_event, floats, start_event
+from tests.unit.gateway.scripted import ADMIN_KEY, SESSION_KEY, answer, delta_event, done_event, floats, hello_events, start_event
 
 HELLO: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -138,6 +139,19 @@ async def test_an_error_after_the_first_event_ends_the_stream_with_it(client, se
     assert len(sessions.requests) == 1
 
 
+async def test_a_move_inside_an_answer_is_not_shown_as_one(client, sessions):
+    sessions.events = [start_event(), SessionMoved("fence 3")]
+    chunks = events_of((await client.post("/chat/completions", json=HELLO | {"stream": True})).text)
+    assert chunks[-1]["error"]["code"] == "unavailable"
+    assert len(sessions.requests) == 1
+
+
+async def test_a_stream_that_ends_early_is_an_error(client, sessions):
+    sessions.events = [start_event(), delta_event("half")]
+    chunks = events_of((await client.post("/chat/completions", json=HELLO | {"stream": True})).text)
+    assert chunks[-1]["error"]["code"] == "internal"
+
+
 async def test_an_aborted_answer_is_never_taken_for_a_whole_one(client, sessions):
     sessions.script = [answer("half", finish_reason=common_pb2.FINISH_REASON_ABORT)]
     answered = await client.post("/chat/completions", json=HELLO)
@@ -149,8 +163,6 @@ async def test_an_aborted_answer_is_never_taken_for_a_whole_one(client, sessions
 
 
 async def test_keep_alive_comments_fill_the_wait_and_leave_room_for_a_retry(make_client, sessions):
-    import asyncio
-
     gate = asyncio.Event()
     sessions.events = [gate, start_event(), delta_event("a"), done_event()]
     client = make_client(keep_alive_seconds=0.02)
@@ -163,8 +175,6 @@ async def test_keep_alive_comments_fill_the_wait_and_leave_room_for_a_retry(make
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("error", [SessionMoved("fence"), Unavailable("gone"), NoMember("none")])
 async def test_a_moved_owner_is_found_again(client, sessions, router, error, stream):
-    from tests.unit.gateway.scripted import SESSION_KEY
-
     await client.post("/chat/completions", json=HELLO)
     sessions.script = [error]
     router.bind(SESSION_KEY, "task-0", owner="dataproxy:2", fence=2)
@@ -190,8 +200,6 @@ async def test_an_owner_that_stays_away_is_a_503_in_the_end(make_client, session
 
 
 async def test_a_key_that_opens_a_newer_session_is_followed(client, sessions, router):
-    from tests.unit.gateway.scripted import SESSION_KEY
-
     await client.post("/chat/completions", json=HELLO)
     sessions.script = [SessionGone("ended")]
     router.bind(SESSION_KEY, "task-9")
@@ -256,7 +264,7 @@ async def test_a_bug_is_a_500_that_names_the_request_and_nothing_else(client, se
     assert answered.status_code == 500
     assert "abc" in answered.json()["error"]["message"]
     assert "a secret" not in answered.text
-    assert "request failed" in caplog.text
+    assert "request abc failed" in caplog.text
 
 
 async def test_hints_of_the_clients_library_reach_the_owner(client, sessions):
@@ -265,8 +273,6 @@ async def test_hints_of_the_clients_library_reach_the_owner(client, sessions):
 
 
 async def test_one_call_too_many_is_told_to_wait(make_client, sessions):
-    import asyncio
-
     client = make_client(max_concurrent_requests=1)
     sessions.gate = asyncio.Event()
     first = asyncio.create_task(client.post("/chat/completions", json=HELLO))
@@ -280,8 +286,6 @@ async def test_one_call_too_many_is_told_to_wait(make_client, sessions):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_call_that_takes_too_long_is_a_504(make_client, sessions, stream):
-    import asyncio
-
     gate = asyncio.Event()
     sessions.gate = gate
     sessions.events = [gate]
@@ -319,3 +323,11 @@ async def test_a_body_without_a_length_is_cut_off_while_reading(make_client):
 async def test_only_post_is_a_chat_call(client):
     answered = await client.get("/v1/chat/completions")
     assert (answered.status_code, answered.headers["allow"]) == (405, "POST")
+
+
+async def test_an_owner_that_dawdles_after_the_end_does_not_hold_up_the_loop(make_client, sessions):
+    pause = asyncio.Event()
+    sessions.events = [*hello_events(), pause]
+    asyncio.get_running_loop().call_later(0.2, pause.set)
+    answered = await make_client(keep_alive_seconds=0.02).post("/chat/completions", json=HELLO | {"stream": True})
+    assert answered.text.endswith("data: [DONE]\n\n")

@@ -85,6 +85,11 @@ def test_messages_stay_the_bytes_that_were_sent():
     assert list(parse_chat(body, SETTINGS).request.messages) == ['{"role":"user", "content":"\\u00e9 é", "extra": [1.0]}'.encode()]
 
 
+def test_escaped_pairs_are_text():
+    body = b'{"messages": [{"role": "user", "content": "\\ud83d\\ude00"}]}'
+    assert list(parse_chat(body, SETTINGS).request.messages) == [b'{"role": "user", "content": "\\ud83d\\ude00"}']
+
+
 def test_what_agents_replay_is_accepted():
     history = [
         {"role": "developer", "content": [{"type": "text", "text": "be kind"}]},
@@ -230,6 +235,8 @@ def test_a_wrong_field_is_named(fields, param):
         b"{}",
         b'{"messages": [{"role": "user", "content": "\xff"}]}',
         b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "user", "content": "x", "skipped": "\xff"}]}',
+        b'{"messages": [{"role": "user", "content": "x", "skipped": "\\ud800"}]}',
         b'{"messages": [{"role": "user", "content": "a\nb"}]}',
         b'{"messages": [{"role": "user", "content": "x"}]} trailing',
         b"[" * 100_000,

@@ -170,6 +170,14 @@ async def test_the_admin_key_may_act_for_a_session(admin, sessions, path):
     assert (await admin.post(path, json={"reward": 1})).status_code == 400
 
 
+async def test_a_path_may_name_the_session_of_any_call_about_it(admin, client, sessions):
+    assert (await admin.post("/sessions/task-0/rl/set_reward", json={"reward": 1})).status_code == 200
+    assert (await client.post("/sessions/task-0/v1/rl/end_session")).status_code == 200
+    assert (await client.get("/sessions/task-0/v1/models")).status_code == 200
+    assert (await client.post("/sessions/none/rl/end_session")).status_code == 404
+    assert [request.session.session_id for request in sessions.requests] == ["task-0", "task-0"]
+
+
 async def test_capacity_is_granted_one_by_one(admin):
     assert (await admin.post("/grant_capacity")).json() == {"capacity": 1}
     assert (await admin.post("/v1/grant_capacity", json={"amount": 3})).json() == {"capacity": 4}

@@ -52,7 +52,15 @@ def save_model(directory: Path, family: str, seed: int) -> None:
         "initializer_range": 0.2,
     }
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(Qwen3Config(**shape)) if family == "qwen3" else LlamaForCausalLM(LlamaConfig(**shape))
+    match family:
+        case "qwen3":
+            model: Any = Qwen3ForCausalLM(Qwen3Config(**shape))
+        case "qwen3-window":
+            model = Qwen3ForCausalLM(Qwen3Config(**shape, use_sliding_window=True, sliding_window=16, max_window_layers=1))
+        case "qwen3-tied":
+            model = Qwen3ForCausalLM(Qwen3Config(**shape, tie_word_embeddings=True))
+        case _:
+            model = LlamaForCausalLM(LlamaConfig(**shape))
     model.save_pretrained(directory)
     save_tokenizer(directory)
 

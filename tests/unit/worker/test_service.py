@@ -111,6 +111,7 @@ async def test_stream_marks_only_the_last_piece_finished_and_leaving_it_closes_t
     [
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": 1e-7}, "temperature"),
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": 1.5}, "top_p"),
         ({"presence_penalty": 3.0}, "presence_penalty"),

@@ -15,7 +15,7 @@ from rlrun_worker.engine import Chunk, FinishReason, Ids, Sampling, VersionSpan
 from rlrun_worker.torch_engine import TorchEngine, TorchEngineOptions
 from tokenizers import Tokenizer
 
-from rlrun.errors import Conflict, ContextLengthExceeded, InvalidRequest, Overloaded
+from rlrun.errors import Conflict, ContextLengthExceeded, Internal, InvalidRequest, Overloaded, Unavailable
 
 VOCAB_SIZE = 384
 GREEDY = Sampling(temperature=0.0, ignore_eos=True)
@@ -73,7 +73,7 @@ def forward_reference(model: Any, prompt: Ids, output: Ids, temperature: float =
     return torch.log_softmax(logits / temperature, -1)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3-window", "qwen3-tied"])
 async def test_greedy_batch_of_different_lengths_equals_generate(family: str, model_path: Paths, reference: Models) -> None:
     prompts = [make_prompt(seed, size) for seed, size in enumerate((1, 7, 40, 23, 3, 60))]
     async with running(model_path(family), prefill_tokens=32) as engine:
@@ -357,3 +357,30 @@ async def test_a_failing_step_answers_with_an_error_and_the_engine_goes_on(model
             with pytest.raises(Exception, match="engine failed"):
                 await collect(engine, make_prompt(1, 5), GREEDY)
         assert (await collect(engine, make_prompt(1, 5), GREEDY, 3)).ids.size == 3
+
+
+async def test_tied_weights_load_without_the_tied_copy(model_path: Paths, reference: Models, tmp_path: Path, write_version: Writer) -> None:
+    write_version(tmp_path, model_path("qwen3-tied", 1), 1)
+    prompt = make_prompt(1, 8)
+    async with running(model_path("qwen3-tied")) as engine:
+        await engine.load_weights(1, tmp_path)
+        answer = await collect(engine, prompt, GREEDY, 8)
+    assert answer.ids.tolist() == generate_reference(reference("qwen3-tied", 1), prompt, 8)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_diverged_weights_give_an_error_and_no_token(temperature: float, model_path: Paths) -> None:
+    async with running(model_path()) as engine:
+        engine._model.model.lm_head.weight.data[3, 3] = float("nan")
+        with pytest.raises(Internal):
+            await collect(engine, make_prompt(1, 5), Sampling(temperature=temperature))
+
+
+async def test_a_missing_model_is_named_and_leaves_no_thread(tmp_path: Path) -> None:
+    engine = TorchEngine(TorchEngineOptions(model_path=tmp_path))
+    with pytest.raises(OSError, match="config.json"):
+        await engine.start()
+    assert engine._thread is not None
+    assert not engine._thread.is_alive()
+    with pytest.raises(Unavailable):
+        await engine.pause()

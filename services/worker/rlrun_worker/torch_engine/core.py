@@ -215,6 +215,9 @@ class EngineCore:
         """Draw one token per row, append it, end what is finished, hand out what is due."""
         ends = self.slots.num_tokens[rows]
         drawn, logprobs, full_logprobs = self._sampler.draw(rows, ends, logits)
+        if not np.isfinite(logprobs).all():
+            # Diverged weights: an error is honest, a token drawn from NaN would be trained on.
+            raise FloatingPointError(f"policy version {self.version} gives logits that are not finite")
         self.slots.tokens[rows, ends] = drawn
         self.slots.num_tokens[rows] = ends + 1
         self._logprobs[rows, ends] = logprobs

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +22,7 @@ import torch
 from tokenizers import Tokenizer
 
 from rlrun.errors import Conflict, ContextLengthExceeded, Internal, InvalidRequest, Overloaded, RlrunError, Unavailable
-from rlrun_worker.engine import MAX_TOP_LOGPROBS, Chunk, EngineStatus, Ids, Sampling, Scores
+from rlrun_worker.engine import MAX_TOP_LOGPROBS, MIN_TEMPERATURE, Chunk, EngineStatus, Ids, Sampling, Scores
 from rlrun_worker.torch_engine.core import Delivery, EngineCore, Sequence
 from rlrun_worker.torch_engine.model import SlotModel, read_eos_ids
 from rlrun_worker.torch_engine.options import TorchEngineOptions
@@ -66,10 +67,11 @@ class TorchEngine:
         """Raises: InvalidRequest or ConfigError when the model directory or an option does not fit."""
         assert self._thread is None, "start is called once"
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="torch-engine", daemon=True)
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="torch-engine", daemon=True)
         self._thread.start()
         try:
-            await self._on_thread(self._load_model)
+            await asyncio.wrap_future(started)
         except BaseException:
             await self.close()
             raise
@@ -116,8 +118,8 @@ class TorchEngine:
     async def score(self, ids: Ids, *, temperature: float = 1.0, top_logprobs: int = 0) -> Scores:
         self._check_ids(ids, "ids", room_tokens=0)
         self._check_top(top_logprobs)
-        if not temperature > 0:
-            raise InvalidRequest(f"temperature is {temperature}; scoring needs a value above 0", param="temperature")
+        if not temperature >= MIN_TEMPERATURE:
+            raise InvalidRequest(f"temperature is {temperature}; scoring needs at least {MIN_TEMPERATURE}", param="temperature")
         return await self._on_thread(lambda: self._score(ids, temperature, top_logprobs))
 
     async def pause(self) -> None:
@@ -152,7 +154,8 @@ class TorchEngine:
             policy_version=core.version,
             fingerprint=self._fingerprint,
             running=core.num_running,
-            waiting=len(self._streams) - core.num_running if len(self._streams) > core.num_running else 0,
+            # Requests on their way to the thread wait, too.
+            waiting=max(0, len(self._streams) - core.num_running),
             paused=self._paused,
             max_total_tokens=self._options.num_slots * self._options.max_len_tokens,
             tokens_per_second=self._tokens_per_second(),
@@ -242,16 +245,22 @@ class TorchEngine:
 
     # On the engine thread.
 
-    def _run(self) -> None:
+    def _run(self, started: Future[None]) -> None:
         if self._options.num_threads:
             torch.set_num_threads(self._options.num_threads)
         with torch.inference_mode():
+            try:
+                self._load_model()
+            except Exception as error:
+                started.set_exception(error)
+                return
+            started.set_result(None)
             while self._run_commands():
                 if self._is_busy():
                     self._step()
 
     def _is_busy(self) -> bool:
-        return not self._paused and hasattr(self, "_core") and self._core.has_work
+        return not self._paused and self._core.has_work
 
     def _run_commands(self) -> bool:
         """Run what is queued; wait for a command when there is nothing else to do. False: shut down."""

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from rlrun.errors import ConfigError, InvalidRequest
 from rlrun_worker.engine import Ids
@@ -33,6 +34,8 @@ class SlotModel:
 
     def __init__(self, options: TorchEngineOptions) -> None:
         attention.register()
+        # A progress bar has no place in a service's log.
+        disable_progress_bar()
         self.device = torch.device(options.device)
         dtype = getattr(torch, options.dtype or ("float32" if self.device.type == "cpu" else "bfloat16"))
         config = AutoConfig.from_pretrained(options.model_path)
