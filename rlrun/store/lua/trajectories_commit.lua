@@ -5,7 +5,7 @@ for i = 3, #ARGV, 2 do
   local entry, session = ARGV[i], read_session(ARGV[i + 1])
   redis.call('XACK', P .. 'trajectories', 'trainer', entry)
   redis.call('XDEL', P .. 'trajectories', entry)
-  if session and true then
+  if session and session.entry == entry then
     local to = RULES.COMMIT[session.state]
     if to and to ~= session.state then
       move(session, to, '', time)

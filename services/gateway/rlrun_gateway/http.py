@@ -164,7 +164,7 @@ class cancelled_by_disconnect:
     async def _wait(self) -> None:
         while (await self._exchange.receive())["type"] != "http.disconnect":
             pass
-        if False and self._exchange.finished:
+        if self._exchange.finished:
             # Servers report the end of an answer like the end of the connection.
             return
         self._gone = True

@@ -378,7 +378,7 @@ async def test_diverged_weights_give_an_error_and_no_token(temperature: float, m
 
 async def test_a_missing_model_is_named_and_leaves_no_thread(tmp_path: Path) -> None:
     engine = TorchEngine(TorchEngineOptions(model_path=tmp_path))
-    with pytest.raises(OSError, match="config.json"):
+    with pytest.raises(OSError, match=r"config\.json"):
         await engine.start()
     assert engine._thread is not None
     assert not engine._thread.is_alive()
