@@ -136,7 +136,7 @@ async def run_growing(target: Target, connections: int, plan: Plan, material: Ma
     ]
     result = await _closed(target, f"growing to {SESSION_TURNS} turns", sources, plan)
     if isinstance(target, RlrunTarget):
-        result.notes["forked_turns"] = _num_forks(target, routes)
+        result.notes["forked turns"] = _num_forks(target, routes)
     return result
 
 
@@ -189,33 +189,34 @@ async def run_concurrent(target: Target, mock: Target, plan: Plan, material: Mat
     measured = await burst(target.port, requests)
     cpu.end()
     result = _result(target, f"{delay_seconds:g} s engine", len(requests), measured, cpu)
-    result.notes["peak_at_engine"] = await peak_calls(mock)
+    result.notes["peak at the engine"] = await peak_calls(mock)
     await set_delay(mock, 0.0)
     return result
 
 
 async def run_memory(target: Target, plan: Plan, material: Material) -> Result:
     """Memory of open sessions: without a turn, with one, with ten (a growing conversation); bytes in Redis of each turn."""
-    before = _redis_bytes(target)
-    warm = await target.open_sessions(50)
-    await _send_all(target, [next(turns([route], SHORT, material, seed=number)) for number, route in enumerate(warm)])
+    warm = await target.open_sessions(200)
+    warm_sources = [growing([route], material, seed=-1 - number, num_turns=10) for number, route in enumerate(warm)]
+    for _ in range(10):
+        await _send_all(target, [next(source) for source in warm_sources])
     count = plan.num_idle_sessions
-    rss = [sum(target.rss_bytes().values())]
+    rss, redis_bytes = [sum(target.rss_bytes().values())], [_redis_bytes(target)]
     routes = await target.open_sessions(count)
     rss.append(sum(target.rss_bytes().values()))
     sources = [growing([route], material, seed=number, num_turns=10) for number, route in enumerate(routes)]
-    redis_bytes: list[int] = []
     for num_turns in (1, 9):
         for _ in range(num_turns):
             await _send_all(target, [next(source) for source in sources])
         rss.append(sum(target.rss_bytes().values()))
         redis_bytes.append(_redis_bytes(target))
-    per_1000 = [1000 / count * (value - rss[0]) / 2**20 for value in rss[1:]]
-    notes = {f"rss_mib_per_1000_sessions_{turns}_turns": value for turns, value in zip((0, 1, 10), per_1000, strict=True)}
-    notes["rss_mib_start"] = rss[0] / 2**20
+    notes = {"RSS MiB at start": rss[0] / 2**20}
+    for num_turns, value in zip((0, 1, 10), rss[1:], strict=True):
+        notes[f"RSS MiB per 1000 sessions of {num_turns} turns"] = 1000 / count * (value - rss[0]) / 2**20
+    notes["RSS bytes per turn"] = (rss[3] - rss[2]) / (9 * count)
     if target.redis_url is not None:
-        notes["redis_bytes_first_turn"] = (redis_bytes[0] - before) / (count + len(warm))
-        notes["redis_bytes_per_turn"] = (redis_bytes[1] - redis_bytes[0]) / (9 * count)
+        notes["Redis bytes, first turn"] = (redis_bytes[1] - redis_bytes[0]) / count
+        notes["Redis bytes, later turns"] = (redis_bytes[2] - redis_bytes[1]) / (9 * count)
     return Result(target=target.name, case="memory", connections=count, calls=10 * count, notes=notes)
 
 

@@ -61,13 +61,13 @@ def _row(result: Result) -> list[str]:
 
 
 def memory_table(results: Sequence[Result]) -> str:
-    names = sorted({name for result in results if result.case == "memory" for name in result.notes})
+    names = list(dict.fromkeys(name for result in results if result.case == "memory" for name in result.notes))
     rows = [
         [result.target, *(f"{result.notes[name]:.1f}" if name in result.notes else "" for name in names)]
         for result in results
         if result.case == "memory"
     ]
-    return table(("target", *(name.replace("_", " ") for name in names)), rows) if rows else ""
+    return table(("target", *names), rows) if rows else ""
 
 
 def ratio_table(results: Sequence[Result], ours: str) -> str:
