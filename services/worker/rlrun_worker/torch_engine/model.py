@@ -38,14 +38,20 @@ class SlotModel:
         disable_progress_bar()
         self.device = torch.device(options.device)
         dtype = getattr(torch, options.dtype or ("float32" if self.device.type == "cpu" else "bfloat16"))
-        config = AutoConfig.from_pretrained(options.model_path)
+        config = _read_config(options.model_path)
         if options.max_len_tokens > config.max_position_embeddings:
             raise ConfigError(
                 f"engine option max_len_tokens is {options.max_len_tokens}; the model takes at most {config.max_position_embeddings}",
                 param="max_len_tokens",
             )
         self.model: Any = AutoModelForCausalLM.from_pretrained(
-            options.model_path, dtype=dtype, attn_implementation=attention.ATTENTION_NAME, use_safetensors=True
+            options.model_path,
+            config=config,
+            dtype=dtype,
+            attn_implementation=attention.ATTENTION_NAME,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
         )
         self.model.to(self.device).eval().requires_grad_(False)
         self.vocab_size: int = self.model.get_output_embeddings().weight.shape[0]
@@ -120,6 +126,15 @@ def dense_range(slots: NDArray[np.int64], num_slots: int) -> NDArray[np.int64] |
     if high - low > max(slots.size + 1, MAX_DENSE_WASTE * slots.size):
         return None
     return np.arange(low, min(high, num_slots))
+
+
+def _read_config(model_path: Path) -> Any:
+    """Raises: ConfigError when there is none or transformers has no such architecture."""
+    try:
+        # Code from a model directory is never run, and nothing is asked on the terminal.
+        return AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no usable model in {model_path}: {error}", param="spec.model.uri") from error
 
 
 def read_eos_ids(model_path: Path) -> frozenset[int]:
