@@ -9,7 +9,7 @@ if fence ~= '' and session.fence ~= fence then
   return { 'MOVED', id, session.fence }
 end
 local open = session.state == 'ACTIVE' or session.state == 'FINISHED'
-if open and default_reward ~= '' and session.reward_set == '0' then
+if open and default_reward ~= '' and session.reward_set == '0' and session.last ~= '' then
   redis.call('HSET', session_key(id) .. ':rewards', session.last, default_reward)
   redis.call('HSET', session_key(id), 'reward_set', 1)
   session.reward_set = '1'
