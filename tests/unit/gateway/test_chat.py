@@ -328,6 +328,8 @@ async def test_only_post_is_a_chat_call(client):
 async def test_an_owner_that_dawdles_after_the_end_does_not_hold_up_the_loop(make_client, sessions):
     pause = asyncio.Event()
     sessions.events = [*hello_events(), pause]
+    call = asyncio.create_task(make_client(keep_alive_seconds=0.02).post("/chat/completions", json=HELLO | {"stream": True}))
+    await sessions.started.wait()
     asyncio.get_running_loop().call_later(0.2, pause.set)
-    answered = await make_client(keep_alive_seconds=0.02).post("/chat/completions", json=HELLO | {"stream": True})
+    answered = await call
     assert answered.text.endswith("data: [DONE]\n\n")
