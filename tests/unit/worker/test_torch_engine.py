@@ -15,7 +15,7 @@ from rlrun_worker.engine import Chunk, FinishReason, Ids, Sampling, VersionSpan
 from rlrun_worker.torch_engine import TorchEngine, TorchEngineOptions
 from tokenizers import Tokenizer
 
-from rlrun.errors import Conflict, ContextLengthExceeded, Internal, InvalidRequest, Overloaded, Unavailable
+from rlrun.errors import ConfigError, Conflict, ContextLengthExceeded, Internal, InvalidRequest, Overloaded, Unavailable
 
 VOCAB_SIZE = 384
 GREEDY = Sampling(temperature=0.0, ignore_eos=True)
@@ -378,7 +378,7 @@ async def test_diverged_weights_give_an_error_and_no_token(temperature: float, m
 
 async def test_a_missing_model_is_named_and_leaves_no_thread(tmp_path: Path) -> None:
     engine = TorchEngine(TorchEngineOptions(model_path=tmp_path))
-    with pytest.raises(OSError, match=r"config\.json"):
+    with pytest.raises(ConfigError, match="no usable model"):
         await engine.start()
     assert engine._thread is not None
     assert not engine._thread.is_alive()
