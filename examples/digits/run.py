@@ -130,16 +130,16 @@ class Driver:
             work = [asyncio.create_task(self._episodes()) for _ in range(self._arguments.concurrency)]
             watch = asyncio.create_task(self._watch())
             stop = asyncio.create_task(self._done.wait())
-            finished = asyncio.gather(*work)
+            finished = asyncio.create_task(_all(work))
             try:
                 await asyncio.wait({finished, stop, watch}, timeout=self._arguments.seconds, return_when=asyncio.FIRST_COMPLETED)
                 for one in (finished, watch):
-                    if one.done() and not one.cancelled():
+                    if one.done():
                         one.result()  # raises what it raised
             finally:
-                for task in (*work, watch, stop):
+                for task in (*work, finished, watch, stop):
                     task.cancel()
-                await asyncio.gather(*work, watch, stop, return_exceptions=True)
+                await asyncio.gather(*work, finished, watch, stop, return_exceptions=True)
 
     async def _episodes(self) -> None:
         while self._left > 0 and not self._done.is_set():
@@ -159,7 +159,8 @@ class Driver:
                 if (isinstance(error, ClientError) and self._progress.sessions == 0) or self._progress.faults_in_a_row >= FAULTS_IN_A_ROW:
                     raise
                 continue
-            self._progress.add(float(result.rewards))  # type: ignore[arg-type]
+            assert not isinstance(result.rewards, dict)
+            self._progress.add(float(result.rewards))
             if self._progress.reached:
                 self._done.set()
 
@@ -181,6 +182,10 @@ class Driver:
                     printed = self._progress.sessions // 256
                     print("  ".join(f"{name} {value}" for name, value in line.items()), flush=True)
                 await asyncio.sleep(1.0)
+
+
+async def _all(work: list[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*work)
 
 
 class _WithHttp:
