@@ -58,6 +58,11 @@ class LocalStack:
         return self._redis.url
 
     @property
+    def redis_pid(self) -> int:
+        assert self._redis is not None
+        return self._redis.pid
+
+    @property
     def admin_key(self) -> str:
         return self.admin_key_file.read_text().strip()
 

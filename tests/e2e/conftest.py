@@ -8,13 +8,22 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlrun.local.supervisor import make_model
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-cpu.yaml"
 
 
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """URI of a tiny model, made once for all tests."""
+    return make_model("tiny://digits", tmp_path_factory.mktemp("model"))
+
+
 @pytest.fixture
-def small_document(tmp_path: Path) -> Callable[..., Path]:
+def small_document(tmp_path: Path, tiny_model: str) -> Callable[..., Path]:
     def make(*, batch_size: int) -> Path:
         document = yaml.safe_load(EXAMPLE.read_text())
+        document["spec"]["model"]["uri"] = tiny_model
         document["spec"]["trainer"]["batchSize"] = batch_size
         document["spec"]["rollout"]["admission"] = "Unlimited"
         path = tmp_path / "rlrun.yaml"

@@ -73,7 +73,7 @@ class TrainerComponent:
         self._loop.stopping = True
         if self._training is not None:
             await self._training
-        await self._loop.checkpoint()
+        await self._loop.close()
 
     async def stop(self) -> None:
         await self._membership.stop()

@@ -16,19 +16,18 @@ from pathlib import Path
 from typing import TypeVar
 
 import prometheus_client
-import torch
 
 from rlrun.errors import StoreUnavailable
 from rlrun.models import model_directory
-from rlrun.spec import Device, RLRun, TrainerSpec
+from rlrun.spec import RLRun, TrainerSpec
 from rlrun.store import Store, TrajectoryRef
-from rlrun_trainer.algorithms import algorithm_of
 from rlrun_trainer.checkpoint import CheckpointStore, TrainState
-from rlrun_trainer.model import load_model
-from rlrun_trainer.optimizer import Optimizer
+from rlrun_trainer.files import remove_scratch
+from rlrun_trainer.learner import make_learner
+from rlrun_trainer.parallel import follow, lead_restore, lead_stop
 from rlrun_trainer.publish import prune_versions, publish, read_manifest
 from rlrun_trainer.source import Batch, TrajectorySource
-from rlrun_trainer.step import Learner, train_step
+from rlrun_trainer.step import Learner
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +77,12 @@ class TrainingLoop:
 
     async def load(self) -> None:
         """Loads the initial model or the newest checkpoint and finishes what a crash left undone."""
-        self._learner = await asyncio.to_thread(self._load_learner)
+        self._learner = await asyncio.to_thread(make_learner, self._spec, self._directories.model)
         self._checkpoints.remove_scratch()
+        remove_scratch(self._directories.weights)
         latest = self._checkpoints.latest()
         if latest is not None:
-            state = await asyncio.to_thread(self._checkpoints.restore, latest, self._learner.model, self._learner.optimizer)
+            state = await asyncio.to_thread(lead_restore, self._learner, self._checkpoints, latest)
             self.step, self.version, self._parent_checkpoint = state.step, state.policy_version, latest.name
             refs = [_ref(text) for text in state.trajectory_ids]
             await self._retry(lambda: self._store.trajectories.commit(refs, step=self.step, batch_size=self._spec.batch_size))
@@ -108,6 +108,12 @@ class TrainingLoop:
         self.phase = "stopped" if self.stopping else "complete"
         log.info("%s at step %d of %d", self.phase, self.step, self._spec.total_steps)
 
+    async def close(self) -> None:
+        """Keeps what was trained and lets the other ranks end."""
+        await self.checkpoint()
+        if self._learner is not None:
+            await asyncio.to_thread(lead_stop, self._learner.ranks)
+
     async def checkpoint(self) -> None:
         """Writes a checkpoint of the weights now, unless the last one is of this step."""
         if self._uncommitted:
@@ -116,7 +122,7 @@ class TrainingLoop:
     async def _train(self, batch: Batch) -> None:
         assert self._learner is not None
         self.phase, started = "training", time.monotonic()
-        self.metrics = await asyncio.to_thread(train_step, self._learner, batch.rows, step=self.step, policy_version=self.version)
+        self.metrics = await asyncio.to_thread(lead_step, self._learner, batch.rows, step=self.step, policy_version=self.version)
         self.step += 1
         self._uncommitted += batch.refs
         self.metrics["step_seconds"] = time.monotonic() - started
@@ -200,22 +206,6 @@ class TrainingLoop:
                 log.warning("waiting for Redis: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _load_learner(self) -> Learner:
-        spec = self._spec
-        torch.manual_seed(spec.seed)
-        if spec.num_threads is not None:
-            torch.set_num_threads(spec.num_threads)
-        cuda = spec.device is Device.CUDA or (spec.device is Device.AUTO and torch.cuda.is_available())
-        device = torch.device("cuda" if cuda else "cpu")
-        model = load_model(self._directories.model, device)
-        return Learner(
-            model=model,
-            optimizer=Optimizer(model.named_parameters(), spec.optimizer, total_steps=spec.total_steps),
-            algorithm=algorithm_of(spec.algorithm),
-            packing=spec.packing,
-            reference=load_model(self._directories.model, device) if spec.algorithm.kl_ctl > 0 else None,
-        )
-
 
 def _text(ref: TrajectoryRef) -> str:
     return f"{ref.stream_id} {ref.session_id}"
@@ -224,6 +214,14 @@ def _text(ref: TrajectoryRef) -> str:
 def _ref(text: str) -> TrajectoryRef:
     stream_id, _, session_id = text.partition(" ")
     return TrajectoryRef(stream_id=stream_id, session_id=session_id, group_id="", group_size=1)
+
+
+def follow_rank_zero(run: RLRun) -> None:
+    """What every rank but the first does: it trains on the rows that rank 0 sends, until rank 0 ends."""
+    assert run.spec.trainer is not None
+    directories = directories_of(run)
+    learner = make_learner(run.spec.trainer, directories.model)
+    follow(learner, CheckpointStore(directories.checkpoints, keep=run.spec.trainer.checkpoint.keep))
 
 
 def directories_of(run: RLRun) -> Directories:

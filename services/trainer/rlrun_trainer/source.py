@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlrun.errors import StoreUnavailable
+from rlrun.errors import RlrunError, StoreUnavailable
 from rlrun.spec import RolloutSpec
-from rlrun.store import Store, TrajectoryRef
+from rlrun.store import SessionData, Store, TrajectoryRef
 from rlrun.trajectory import ExportStyle, InteractionTree, RewardStyle, TrajectoryRow, export_rows, reward_discount
 from rlrun_trainer.batcher import Batcher
 from rlrun_trainer.rows import Row
@@ -52,11 +52,9 @@ class TrajectorySource:
             try:
                 await self._read()
                 while (refs := self._batcher.take()) is not None:
-                    if rows := await self._rows(refs):
-                        return Batch(refs=refs, rows=rows)
-                    log.warning("%d trajectories held nothing to train on", len(refs))
-                    for ref in refs:
-                        await self._store.trajectories.discard(ref, reason="empty")
+                    batch = await self._usable(refs)
+                    if batch.rows:
+                        return batch
             except StoreUnavailable as error:
                 log.warning("waiting for Redis: %s", error)
                 await asyncio.sleep(BLOCK_SECONDS)
@@ -76,20 +74,32 @@ class TrajectorySource:
         infos = {group: info for group in groups if (info := await self._store.trajectories.group(group)) is not None}
         self._batcher.close(infos, now_seconds=now)
 
-    async def _rows(self, refs: list[TrajectoryRef]) -> list[Row]:
-        rows: list[Row] = []
+    async def _usable(self, refs: list[TrajectoryRef]) -> Batch:
+        """What can be trained; the rest is discarded with a reason, so that one bad session cannot stop the loop."""
+        batch = Batch(refs=[], rows=[])
         for ref in refs:
             data = await self._store.sessions.load(ref.session_id)
-            tree = InteractionTree.from_records(data.records)
-            rewards = reward_discount(
-                tree.parents(),
-                data.rewards,
-                style=RewardStyle(self._rollout.reward_propagation.value),
-                turn_discount=self._rollout.turn_discount,
-            )
-            exported = export_rows(tree, rewards, style=ExportStyle(self._rollout.export_style.value))
-            rows.extend(self._row(ref, row) for row in exported if self._fits(ref, row))
-        return rows
+            try:
+                rows = [self._row(ref, row) for row in self._export(data) if self._fits(ref, row)]
+            except RlrunError as error:
+                log.warning("session %s is discarded: %s", ref.session_id, error)
+                rows = []
+            if any(row.num_loss_tokens for row in rows):
+                batch.refs.append(ref)
+                batch.rows.extend(rows)
+            else:
+                await self._store.trajectories.discard(ref, reason="nothing_to_train")
+        return batch
+
+    def _export(self, data: SessionData) -> list[TrajectoryRow]:
+        tree = InteractionTree.from_records(data.records)
+        rewards = reward_discount(
+            tree.parents(),
+            data.rewards,
+            style=RewardStyle(self._rollout.reward_propagation.value),
+            turn_discount=self._rollout.turn_discount,
+        )
+        return export_rows(tree, rewards, style=ExportStyle(self._rollout.export_style.value))
 
     def _fits(self, ref: TrajectoryRef, row: TrajectoryRow) -> bool:
         if len(row.input_ids) <= self._max_row_tokens:

@@ -21,7 +21,7 @@ TOOLS_SHARE = 0.25
 LEARNING_RATE = 4e-3
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0, *, steps: int = STEPS) -> Qwen3ForCausalLM:
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0, *, steps: int | None = None) -> Qwen3ForCausalLM:
     """A policy with random weights after a short warm start; the same weights for the same seed and number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -29,7 +29,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0, *, steps: int
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = Qwen3ForCausalLM(_config(tokenizer))
-            _warm_start(model, tokenizer, random.Random(seed), steps)
+            _warm_start(model, tokenizer, random.Random(seed), STEPS if steps is None else steps)
     finally:
         torch.set_num_threads(threads)
     model.generation_config = GenerationConfig(
