@@ -35,7 +35,8 @@ from rlrun.spec.process_env import ProcessEnv
 from rlrun.store import Store
 from rlrun.telemetry.logs import configure_logging
 
-log = logging.getLogger(__name__)
+# Run as `python -m rlrun.service`, the module is called __main__.
+log = logging.getLogger("rlrun.service")
 
 DEFAULT_PORTS = {"gateway": 8080, "router": 7070, "dataproxy": 7071, "worker": 7072, "trainer": 7073}
 OPS_PORT_OFFSET = {"gateway": 9080, "router": 9070, "dataproxy": 9071, "worker": 9072, "trainer": 9073}

@@ -40,3 +40,5 @@ def configure_logging(*, service: str, style: Literal["text", "json"], level: st
         else logging.Formatter(f"%(asctime)s %(levelname)-7s {service} %(name)s: %(message)s", "%H:%M:%S")
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # Its start and stop are told by the service's own life cycle.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

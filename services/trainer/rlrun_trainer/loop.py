@@ -24,7 +24,7 @@ from rlrun.store import Store, TrajectoryRef
 from rlrun_trainer.checkpoint import CheckpointStore, TrainState
 from rlrun_trainer.files import remove_scratch
 from rlrun_trainer.learner import make_learner
-from rlrun_trainer.parallel import follow, lead_restore, lead_stop
+from rlrun_trainer.parallel import follow, lead_restore, lead_step, lead_stop
 from rlrun_trainer.publish import prune_versions, publish, read_manifest
 from rlrun_trainer.source import Batch, TrajectorySource
 from rlrun_trainer.step import Learner
