@@ -16,13 +16,14 @@ from rlrun.proto import router_pb2, session_pb2
 from rlrun.store import Admission, AdmissionMode, Capacity, SessionEvent, SessionState, Store, TrajectoryRef
 from rlrun.store.states import TERMINAL, next_state
 
-SESSIONS = [f"s{number}" for number in range(5)]
+SESSIONS = [f"s{number}" for number in range(4)]
 KEYS = ["k0", "k1", "k2"]
 GROUPS = ["g0", "g1"]
 GROUP_SIZE = 3
 OWNERS = ["d0", "d1"]
 
 session_ids = st.sampled_from(SESSIONS)
+seldom = st.integers(0, 5).map(lambda number: number == 5)
 admissions = st.builds(
     Admission,
     mode=st.sampled_from(AdmissionMode),
@@ -165,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         self.call(call, expected)
 
-    @rule(session_id=session_ids, index=st.integers(0, 3), stale=st.booleans(), rewardless=st.booleans())
+    @rule(session_id=session_ids, index=st.integers(0, 1), stale=seldom, rewardless=st.booleans())
     def record(self, session_id: str, index: int, stale: bool, rewardless: bool) -> None:
         fence, name = self.model.fence(session_id, stale), f"i{index}"
         expected = self.model.fenced(session_id, stale) or self.model.move(self.model.sessions[session_id], SessionEvent.RECORD)
@@ -178,9 +179,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         session_id=session_ids,
-        name=st.sampled_from(["", "i0", "i1", "i2"]),
+        name=st.sampled_from(["", "", "i0", "i1"]),
         reward=st.floats(-1, 1),
-        stale=st.booleans(),
+        stale=seldom,
         queue=st.booleans(),
     )
     def set_reward(self, session_id: str, name: str, reward: float, stale: bool, queue: bool) -> None:
@@ -201,7 +202,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         session_id=session_ids,
         fenced=st.booleans(),
-        stale=st.booleans(),
+        stale=seldom,
         queue=st.booleans(),
         default_reward=st.sampled_from([None, 0.0]),
     )
@@ -292,26 +293,21 @@ class StoreMachine(RuleBasedStateMachine):
         self.runner.run(self._compare())
 
     async def _compare(self) -> None:
-        assert await self.store.capacity.get() == self.model.capacity
-        for name in SESSIONS:
-            info, expected = await self.store.sessions.get(name), self.model.sessions.get(name)
-            if expected is None:
-                assert info is None
-                continue
-            data = await self.store.sessions.load(name)
-            assert data.info == info
-            assert (data.info.state, data.info.fence, data.info.owner_id) == (expected.state, expected.fence, expected.owner)
+        store, model = self.store, self.model
+        assert await store.capacity.get() == model.capacity
+        assert sorted(info.session_id for info in await store.sessions.list(state=None, limit=100)) == sorted(model.sessions)
+        for data in await asyncio.gather(*map(store.sessions.load, model.sessions)):
+            info, expected = data.info, model.sessions[data.info.session_id]
+            assert (info.state, info.fence, info.owner_id) == (expected.state, expected.fence, expected.owner)
             assert [record.id for record in data.records] == expected.records
-            assert data.info.num_interactions == len(expected.records)
+            assert info.num_interactions == len(expected.records)
             assert data.rewards == expected.rewards
-            assert data.info.has_reward == bool(expected.rewards)
-        for key in KEYS:
-            found = await self.store.sessions.by_key(key)
-            assert (found.session_id if found else None) == self.model.keys.get(key)
-        for name in GROUPS:
-            group, model = await self.store.trajectories.group(name), self.model.groups.get(name)
-            assert (group and (group.queued, group.closed)) == (model and (model.queued, model.closed))
-        assert sorted(ref.session_id for ref in await self._read()) == sorted(self.model.queued())
+            assert info.has_reward == bool(expected.rewards)
+        opened = await asyncio.gather(*map(store.sessions.by_key, KEYS))
+        assert [info and info.session_id for info in opened] == [model.keys.get(key) for key in KEYS]
+        for group, counted in zip(await asyncio.gather(*map(store.trajectories.group, GROUPS)), map(model.groups.get, GROUPS), strict=True):
+            assert (group and (group.queued, group.closed)) == (counted and (counted.queued, counted.closed))
+        assert sorted(ref.session_id for ref in await self._read()) == sorted(model.queued())
 
     def _stream(self) -> list[TrajectoryRef]:
         return self.runner.run(self._read())
@@ -326,10 +322,11 @@ class StoreMachine(RuleBasedStateMachine):
         return refs
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_random_histories_match_the_model(redis_url: str) -> None:
     machine = type("Machine", (StoreMachine,), {"redis_url": redis_url})
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=12, database=None, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)),
+        settings=settings(max_examples=25, database=None, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)),
     )

@@ -86,6 +86,18 @@ async def test_a_commit_takes_what_it_names_and_nothing_else(driver: Driver) -> 
     await driver.check_consistent()
 
 
+async def test_an_old_entry_never_moves_a_session_that_took_the_same_id_later(driver: Driver) -> None:
+    await driver.bring_to(SessionState.QUEUED, "a")
+    (old,) = await take(driver.store)
+    await driver.sessions.discard("a", "cancelled")
+    await driver.sessions.delete_old(retention_seconds=0, limit=1)
+    await driver.bring_to(SessionState.QUEUED, "a")
+    assert await driver.store.trajectories.commit([old], step=1, batch_size=1) == 0
+    assert not await driver.store.trajectories.discard(old, "stale")
+    assert await driver.state("a") is SessionState.QUEUED
+    await driver.check_consistent()
+
+
 async def test_the_step_never_falls(driver: Driver) -> None:
     await driver.store.trajectories.commit([], step=3, batch_size=1)
     await driver.store.trajectories.commit([], step=2, batch_size=1)
