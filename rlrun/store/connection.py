@@ -19,14 +19,6 @@ from rlrun.store.scripts import Script
 
 Arg = str | bytes | int | float
 
-_UNAVAILABLE = (
-    faults.ConnectionError,
-    faults.TimeoutError,
-    faults.ReadOnlyError,
-    faults.OutOfMemoryError,
-    TimeoutError,
-    OSError,
-)
 _UNAVAILABLE_REPLIES = ("MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ")
 
 
@@ -34,20 +26,32 @@ class NoGroup(Exception):
     """The stream has no consumer group yet. Seen by `trajectories.py` only."""
 
 
+def _meaning(error: Exception, where: str) -> Exception:
+    """What an error of the client or an error reply means; other errors come back as they are."""
+    text = str(error) or type(error).__name__
+    match error:
+        case faults.AuthenticationError():
+            return StoreUnavailable(f"{where} refused the credentials in RLRUN_REDIS_URL: {text}")
+        case faults.ReadOnlyError() | faults.OutOfMemoryError():
+            return StoreUnavailable(f"{where} cannot write now: {text}")
+        case faults.ConnectionError() | faults.TimeoutError() | OSError():
+            return StoreUnavailable(f"{where} did not answer in time: {text}")
+        case faults.ResponseError() if text.startswith("NOGROUP"):
+            return NoGroup(text)
+        case faults.ResponseError() if text.startswith(_UNAVAILABLE_REPLIES):
+            return StoreUnavailable(f"{where} cannot write now: {text}")
+        case faults.RedisError():
+            return Internal(f"{where} refused a command: {text}")
+        case _:
+            return error
+
+
 @contextmanager
 def _translated(where: str) -> Iterator[None]:
     try:
         yield
-    except faults.AuthenticationError as error:
-        raise StoreUnavailable(f"{where} refused the credentials in RLRUN_REDIS_URL: {error}") from error
-    except _UNAVAILABLE as error:
-        raise StoreUnavailable(f"{where} did not answer in time: {str(error) or type(error).__name__}") from error
-    except faults.ResponseError as error:
-        if str(error).startswith(_UNAVAILABLE_REPLIES):
-            raise StoreUnavailable(f"{where} cannot write now: {error}") from error
-        if str(error).startswith("NOGROUP"):
-            raise NoGroup(str(error)) from error
-        raise Internal(f"{where} refused a command: {error}") from error
+    except (faults.RedisError, OSError) as error:
+        raise _meaning(error, where) from error
 
 
 class Connection:
@@ -108,13 +112,15 @@ class Connection:
 
         Raises `StoreUnavailable`: then it is unknown which of the calls took place.
         """
+        if len(calls) == 1:
+            return [await self.run(script, *calls[0])]  # cheaper than a pipeline
         answers = await self._pipeline(script, calls)
         if any(isinstance(answer, faults.NoScriptError) for answer in answers):
             await self.command("SCRIPT", "LOAD", script.source)
             missed = [i for i, answer in enumerate(answers) if isinstance(answer, faults.NoScriptError)]
             for i, answer in zip(missed, await self._pipeline(script, [calls[i] for i in missed]), strict=True):
                 answers[i] = answer
-        return answers
+        return [_meaning(answer, self._where) if isinstance(answer, Exception) else answer for answer in answers]
 
     async def _pipeline(self, script: Script, calls: Sequence[Sequence[Arg]]) -> list[Any]:
         with _translated(self._where):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rlrun.errors import StoreUnavailable
+from rlrun.errors import RlrunError, StoreUnavailable
 from rlrun.store.connection import Arg, Connection
 from rlrun.store.scripts import Script
 
@@ -63,10 +63,10 @@ class GroupCommit:
     async def _send(self, batch: list[tuple[tuple[Arg, ...], asyncio.Future[Any]]]) -> None:
         try:
             results = await self._connection.run_many(self._script, [arguments for arguments, _ in batch])
-        except StoreUnavailable as error:
+        except RlrunError as error:
             for _, answer in batch:
                 # One error each: raising one object in many tasks mixes their tracebacks.
-                _fail(answer, StoreUnavailable(error.message))
+                _fail(answer, type(error)(error.message))
             return
         except BaseException as error:
             for _, answer in batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -25,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 class Driver:
     """Short names for what these tests do most, and a look behind the interface."""
 
-    def __init__(self, store: Store, redis: Redis, run: str) -> None:
+    def __init__(self, store: Store, redis: Any, run: str) -> None:
         self.store = store
         self.sessions = store.sessions
         self.redis = redis

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -44,7 +45,12 @@ async def test_a_stopped_redis_is_unavailable_within_the_time_out_and_works_agai
         os.kill(server.pid, signal.SIGSTOP)
         try:
             started = time.monotonic()
-            calls = [store.ping(), store.sessions.get("s"), store.policy.next_version(), store.sessions.load("s")]
+            calls: list[Coroutine[Any, Any, object]] = [
+                store.ping(),
+                store.sessions.get("s"),
+                store.policy.next_version(),
+                store.sessions.load("s"),
+            ]
             calls += [_record(store, index) for index in range(3)]
             calls += [store.trajectories.read(consumer="t", count=1, block_seconds=10, pending=False)]
             results = await asyncio.gather(*calls, return_exceptions=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rlrun.errors import Conflict, Internal, InvalidRequest, NoCapacity, NotFound, SessionGone, SessionMoved
+from rlrun.proto import router_pb2
 from rlrun.store import Admission, AdmissionMode, SessionState
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ async def test_a_session_is_claimed_only_when_its_owners_lease_is_gone(driver: D
     await driver.place(owner="d1")
     assert (await driver.sessions.claim("s", "d2")).owner_id == "d1"
     assert (await driver.sessions.claim("s", "d2")).fence == 1
-    await driver.store.members.remove(3, "d1")
+    await driver.store.members.remove(router_pb2.ROLE_DATAPROXY, "d1")
     assert (await driver.sessions.claim("s", "d2")).fence == 2
 
 
@@ -136,8 +137,8 @@ async def test_a_cancelled_caller_disturbs_nobody(driver: Driver) -> None:
     assert results[1::2] == [None] * 10
     gets = [asyncio.create_task(driver.sessions.get("s")) for _ in range(20)]
     await asyncio.sleep(0)
-    for task in gets[::2]:
-        task.cancel()
+    for get in gets[::2]:
+        get.cancel()
     await asyncio.gather(*gets, return_exceptions=True)
     info = await driver.sessions.get("s")
     assert info is not None
@@ -254,7 +255,7 @@ async def test_old_sessions_are_forgotten_with_all_their_keys_but_never_queued_o
     left = {info.session_id for info in await driver.sessions.list(state=None, limit=10)}
     assert left == {"active", "finished", "queued"}
     for gone in ("trained", "exported", "discarded"):
-        assert await driver.redis.keys(f"{driver.prefix}*{gone}*") == [driver.prefix.encode() + b"sessions:" + gone.encode()] * 0
+        assert await driver.redis.keys(f"{driver.prefix}*{gone}*") == []
     await driver.check_consistent()
 
 
@@ -277,6 +278,14 @@ async def test_lists_are_newest_first(driver: Driver) -> None:
     assert [info.session_id for info in await driver.sessions.list(state=None, limit=2)] == ["c", "b"]
     with pytest.raises(InvalidRequest, match="TRAINED"):
         await driver.sessions.list(state="NOPE", limit=1)
+
+
+async def test_a_fault_of_one_record_is_told_to_its_caller_only(driver: Driver) -> None:
+    await driver.place("good")
+    await driver.place("bad")
+    await driver.redis.set(driver.prefix + "session:bad:interactions", "no hash")
+    results = await asyncio.gather(driver.record("good"), driver.record("bad"), driver.record("good", index=1), return_exceptions=True)
+    assert [type(result) for result in results] == [type(None), Internal, type(None)]
 
 
 async def test_values_of_a_newer_version_are_refused_not_misread(driver: Driver) -> None:
