@@ -18,6 +18,7 @@ from openai.types.chat import (
 )
 
 CORRECT, WELL_FORMED, CALLED = 1.0, 0.1, 0.05
+UNKNOWN = "unknown key"
 
 LOOKUP: ChatCompletionToolParam = {
     "type": "function",
@@ -62,6 +63,8 @@ class DigitsAgent:
         result = lookup(call.function.name, call.function.arguments, {key: digit})
         if result is None:
             return 0.0
+        if result == UNKNOWN:
+            return CALLED
         messages.append(
             {
                 "role": "assistant",
@@ -91,4 +94,4 @@ def lookup(name: str, arguments: str, table: dict[str, str]) -> str | None:
         return None
     if name != "lookup" or not isinstance(key, str):
         return None
-    return f"digit: {table[key]}" if key in table else "unknown key"
+    return f"digit: {table[key]}" if key in table else UNKNOWN

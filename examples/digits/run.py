@@ -52,7 +52,7 @@ class Progress:
         self.sessions += 1
         self.faults_in_a_row = 0
         self.recent.append(reward)
-        if self.sessions % 16 == 0:
+        if self.sessions % 16 == 0 or self.reached:
             self.points.append(Point(self.sessions, self.mean, self.version, round(self.seconds, 1)))
 
     def add_fault(self, error: Exception) -> None:

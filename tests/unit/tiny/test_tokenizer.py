@@ -16,9 +16,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def render(tokenizer: PreTrainedTokenizerFast, messages: list[Message], *, generate: bool = False, tools: bool = True) -> str:
-    text = tokenizer.apply_chat_template(
-        messages, tools=[LOOKUP_TOOL] if tools else None, tokenize=False, add_generation_prompt=generate
-    )
+    text = tokenizer.apply_chat_template(messages, tools=[LOOKUP_TOOL] if tools else None, tokenize=False, add_generation_prompt=generate)
     assert isinstance(text, str)
     return text
 
@@ -47,7 +45,9 @@ def test_only_turn_markers_are_hidden_from_decoded_text(tokenizer: PreTrainedTok
     assert tokenizer.decode(ids, skip_special_tokens=True) == "<tool_call>\n{}\n</tool_call>"
 
 
-@pytest.mark.parametrize("text", ["", " ", "Hello, world!\n\n  x", "naïve – 日本語 🙂", "\x00\x7f\r\n\t", '{"a": [1, 2.5e-3, null]}', " ,.  '"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "Hello, world!\n\n  x", "naïve – 日本語 🙂", "\x00\x7f\r\n\t", '{"a": [1, 2.5e-3, null]}', " ,.  '"]
+)
 def test_text_round_trips(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
