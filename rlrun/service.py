@@ -42,6 +42,8 @@ DEFAULT_PORTS = {"gateway": 8080, "router": 7070, "dataproxy": 7071, "worker": 7
 OPS_PORT_OFFSET = {"gateway": 9080, "router": 9070, "dataproxy": 9071, "worker": 9072, "trainer": 9073}
 MAX_LOOP_LAG_SECONDS = 10.0
 DRAIN_GRACE_SECONDS = 25.0
+# A client hears of a Redis that does not answer within a second.
+STORE_TIMEOUT_SECONDS = 0.9
 
 
 class Component(Protocol):
@@ -239,7 +241,7 @@ async def _host(ports: Mapping[str, int], env: ProcessEnv) -> None:
     )
     if env.redis_url is None:
         raise ConfigError("RLRUN_REDIS_URL is not set; give the URL of the run's Redis, or use `rlrun up`", param="RLRUN_REDIS_URL")
-    store = await Store.connect(env.redis_url, run=run.metadata.name)
+    store = await Store.connect(env.redis_url, run=run.metadata.name, timeout_seconds=STORE_TIMEOUT_SECONDS)
     peers = Peers(security=security)
     router_address = _router_target(env.router) if env.router else f"{bind}:{ports.get('router', DEFAULT_PORTS['router'])}"
     contexts = {
