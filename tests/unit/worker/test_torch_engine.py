@@ -135,6 +135,23 @@ async def test_next_turn_reuses_the_last_one_and_gives_the_same_ids(model_path: 
     assert branch.ids.tolist() == generate_reference(reference(), np.concatenate([prompt, make_prompt(9, 4)]), 10)
 
 
+async def test_padding_touches_neither_idle_slots_nor_cached_prefixes(model_path: Paths, reference: Models) -> None:
+    prompts = [make_prompt(seed, 20) for seed in range(3)]
+    async with running(model_path(), num_slots=3) as engine:
+        firsts = [await collect(engine, prompt, GREEDY, 4) for prompt in prompts]
+        turns = [
+            np.concatenate([prompt, first.ids, make_prompt(9, size)])
+            for prompt, first, size in zip(prompts, firsts, (5, 3, 8), strict=True)
+        ]
+        # Slots 0 and 2 go on with suffixes of different lengths while slot 1 lies between them, cached and idle.
+        outer = await asyncio.gather(collect(engine, turns[0], GREEDY), collect(engine, turns[2], GREEDY))
+        middle = await collect(engine, turns[1], GREEDY)
+    for turn, answer in zip((turns[0], turns[2], turns[1]), (*outer, middle), strict=True):
+        assert answer.cached_tokens == 23
+        expected = forward_reference(reference(), turn, answer.ids)
+        np.testing.assert_allclose(answer.logprobs, expected.max(-1).values, atol=1e-4)
+
+
 async def test_seed_gives_the_same_tokens_alone_and_in_a_batch(model_path: Paths) -> None:
     prompt, sampling = make_prompt(1, 12), Sampling(temperature=1.2, seed=-7, ignore_eos=True)
     truncated = Sampling(temperature=1.2, seed=5, top_p=0.8, ignore_eos=True)
