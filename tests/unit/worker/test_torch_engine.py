@@ -139,10 +139,8 @@ async def test_padding_touches_neither_idle_slots_nor_cached_prefixes(model_path
     prompts = [make_prompt(seed, 20) for seed in range(3)]
     async with running(model_path(), num_slots=3) as engine:
         firsts = [await collect(engine, prompt, GREEDY, 4) for prompt in prompts]
-        turns = [
-            np.concatenate([prompt, first.ids, make_prompt(9, size)])
-            for prompt, first, size in zip(prompts, firsts, (5, 3, 8), strict=True)
-        ]
+        suffixes = [make_prompt(9, size) for size in (5, 3, 8)]
+        turns = [np.concatenate([prompt, first.ids, suffix]) for prompt, first, suffix in zip(prompts, firsts, suffixes, strict=True)]
         # Slots 0 and 2 go on with suffixes of different lengths while slot 1 lies between them, cached and idle.
         outer = await asyncio.gather(collect(engine, turns[0], GREEDY), collect(engine, turns[2], GREEDY))
         middle = await collect(engine, turns[1], GREEDY)
