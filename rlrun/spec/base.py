@@ -54,7 +54,6 @@ NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=NAME_PATTERN)]
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 Seconds = Annotated[float, Field(gt=0, le=604_800)]
-SecondsOrZero = Annotated[float, Field(ge=0, le=604_800)]
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
 Threads = Annotated[int, Field(ge=1, le=1024)]
 Directory = Annotated[str, Field(min_length=1, max_length=1024)]

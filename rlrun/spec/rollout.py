@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rlrun.spec.base import Fault, ObjectName, Seconds, SecondsOrZero, SpecModel
+from rlrun.spec.base import Fault, ObjectName, Seconds, SpecModel
 
 
 class Admission(StrEnum):
@@ -57,9 +57,6 @@ class RolloutSpec(SpecModel):
     )
     finished_retention_seconds: Seconds = Field(
         default=86_400.0, description="How long a finished session is kept for reading after it was trained, exported or discarded."
-    )
-    reward_window_seconds: SecondsOrZero = Field(
-        default=0.0, description="How long a finished session still takes rewards before it is queued for training."
     )
     turn_discount: float = Field(default=1.0, ge=0.0, le=1.0, description="Factor per interaction when rewards spread to earlier ones.")
     reward_propagation: RewardPropagation = Field(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rlrun.spec.base import NAME_PATTERN, Fault, SpecModel
-from rlrun.spec.rollout import ExportStyle, RolloutSpec
+from rlrun.spec.rollout import RolloutSpec
 from rlrun.spec.serving import AgentSpec, DataProxySpec, GatewaySpec, ModelSpec, RouterSpec, WorkerSpec
 from rlrun.spec.storage import EmbeddedRedis, LocalSpec, RedisSpec, WeightsSpec
 from rlrun.spec.trainer import TrainerSpec
@@ -54,12 +54,6 @@ class RunSpec(SpecModel):
         yield from self._token_rules()
         yield from self._agent_rules()
         yield from self._group_rules()
-        if self.rollout.export_style is ExportStyle.CONCAT and self.dataproxy.ephemeral_tail.enabled:
-            yield Fault(
-                "rollout.exportStyle",
-                str(self.rollout.export_style),
-                "must be Individual with dataproxy.ephemeralTail.enabled, since a dropped tail is no prefix of the next prompt; change one",
-            )
 
     def _token_rules(self) -> Iterator[Fault]:
         context = self.model.max_total_tokens

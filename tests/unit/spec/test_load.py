@@ -134,10 +134,6 @@ FAULTS = [
         "dataproxy: {ephemeralTail: {enabled: true, pattern: '('}}",
         'spec.dataproxy.ephemeralTail.pattern: got "("; must be a regular expression (missing ), unterminated subpattern at position 0)',
     ),
-    (
-        "dataproxy: {ephemeralTail: {enabled: true, pattern: x}}\nrollout: {exportStyle: Concat}",
-        'spec.rollout.exportStyle: got "Concat"; must be Individual with dataproxy.ephemeralTail.enabled',
-    ),
     ("redis: {embedded: {}, url: 'redis://h'}", 'spec.redis: got ["embedded", "url"]; must hold exactly one of embedded, secretRef, url'),
     ("redis: {}", "spec.redis: got []; must hold exactly one of embedded, secretRef, url"),
 ]
