@@ -119,7 +119,9 @@ class RouterSpec(SpecModel):
 class EphemeralTailSpec(SpecModel):
     """Clients such as OpenClaw append a last user message that they leave out of later requests."""
 
-    enabled: bool = Field(default=False, description="Detect such a message, so that the next call, which lacks it, still extends the recorded ids.")
+    enabled: bool = Field(
+        default=False, description="Detect such a message, so that the next call, which lacks it, still extends the recorded ids."
+    )
     pattern: str | None = Field(
         default=None, min_length=1, max_length=1024, description="Regular expression that the message's text matches; needed when enabled."
     )

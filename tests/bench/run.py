@@ -31,6 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--peers", action="store_true", help="also rllm-model-gateway and LiteLLM, installed into a cached environment")
     parser.add_argument("--cases", nargs="+", default=list(ALL_CASES), choices=ALL_CASES, help="what is asked of each target")
     parser.add_argument("--connections", nargs="+", type=int, default=list(CONNECTIONS), help="of short and long turns")
+    parser.add_argument("--runs", type=int, default=1, help="rounds; the report shows the median of each case and the range")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measured window")
     parser.add_argument("--warmup", type=float, default=1.5, help="seconds before it that do not count")
     parser.add_argument("--concurrent", type=int, default=2000, help="calls at once on the 3 s engine")
@@ -61,10 +62,14 @@ class Bench:
     def run(self) -> None:
         os.sched_setaffinity(0, {self.cores.load})
         with targets.work_dir() as directory, targets.mock_engine(self.material, self.cores, directory) as mock:
-            for make in self._targets(directory, mock):
-                with make as target:
-                    print(f"measuring {target.name} ...", file=sys.stderr, flush=True)
-                    uvloop.run(self._measure(target, mock))
+            for number in range(self.arguments.runs):
+                # All targets in each round, so that whatever else the machine does falls on all of them alike.
+                round_directory = directory / f"round-{number}"
+                round_directory.mkdir()
+                for make in self._targets(round_directory, mock):
+                    with make as target:
+                        print(f"measuring {target.name} ...", file=sys.stderr, flush=True)
+                        uvloop.run(self._measure(target, mock))
 
     def _targets(self, directory: Path, mock: Target) -> list[contextlib.AbstractContextManager[Target]]:
         chosen, made = self.arguments.targets, list[contextlib.AbstractContextManager[Target]]()
@@ -121,12 +126,16 @@ class Bench:
                 path.unlink()
 
     def print_report(self) -> None:
-        print(f"{machine()}; product on core {self.cores.product}, load on {self.cores.load}, mock on {self.cores.mock}\n")
-        parts = [report.calls_table(self.results), report.memory_table(self.results)]
-        parts.append(report.ratio_table(self.results, ours="rlrun, one process"))
+        load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+        print(
+            f"{machine()}; load average {load}; product on core {self.cores.product}, load on {self.cores.load}, mock on {self.cores.mock}\n"
+        )
+        results = report.medians(self.results)
+        parts = [report.calls_table(results), report.memory_table(results)]
+        parts.append(report.ratio_table(results, ours="rlrun, one process"))
         print("\n\n".join(part for part in [*parts, *self.profiles] if part))
         if self.arguments.json is not None:
-            document = {"machine": machine(), "results": [result.as_dict() for result in self.results]}
+            document = {"machine": machine(), "load_average": os.getloadavg(), "results": [result.as_dict() for result in self.results]}
             self.arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

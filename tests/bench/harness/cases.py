@@ -17,6 +17,7 @@ from harness.text import Material
 CONNECTIONS = (1, 8, 32, 128)
 MIN_SESSIONS = 200
 SESSION_TURNS = 50
+IDLE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +129,8 @@ async def run_turns(target: Target, turn: Turn, connections: int, plan: Plan, ma
 
 
 async def run_growing(target: Target, connections: int, plan: Plan, material: Material) -> Result:
-    """Ends with the window; every connection has more sessions than it can finish."""
-    per_connection = max(2, int((plan.seconds + plan.warmup_seconds) * 2500 / SESSION_TURNS / connections))
+    """Ends with the window; the connections have more sessions than they can finish."""
+    per_connection = max(4, int((plan.seconds + plan.warmup_seconds) * 2500 / SESSION_TURNS / connections))
     routes = await target.open_sessions(per_connection * connections)
     sources = [
         growing(routes[number * per_connection : (number + 1) * per_connection], material, seed=number) for number in range(connections)
@@ -200,6 +201,10 @@ async def run_memory(target: Target, plan: Plan, material: Material) -> Result:
     warm_sources = [growing([route], material, seed=-1 - number, num_turns=10) for number, route in enumerate(warm)]
     for _ in range(10):
         await _send_all(target, [next(source) for source in warm_sources])
+    idle = _Cpu(target)
+    idle.start()
+    await asyncio.sleep(IDLE_SECONDS)
+    idle.end()
     count = plan.num_idle_sessions
     rss, redis_bytes = [sum(target.rss_bytes().values())], [_redis_bytes(target)]
     routes = await target.open_sessions(count)
@@ -210,7 +215,7 @@ async def run_memory(target: Target, plan: Plan, material: Material) -> Result:
             await _send_all(target, [next(source) for source in sources])
         rss.append(sum(target.rss_bytes().values()))
         redis_bytes.append(_redis_bytes(target))
-    notes = {"RSS MiB at start": rss[0] / 2**20}
+    notes = {"CPU ms/s without calls": 1000 * sum(idle.used.values()) / IDLE_SECONDS, "RSS MiB at start": rss[0] / 2**20}
     for num_turns, value in zip((0, 1, 10), rss[1:], strict=True):
         notes[f"RSS MiB per 1000 sessions of {num_turns} turns"] = 1000 / count * (value - rss[0]) / 2**20
     notes["RSS bytes per turn"] = (rss[3] - rss[2]) / (9 * count)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+MAX_STRETCH = 5
 
 
 class CallFailed(Exception):
@@ -109,42 +110,63 @@ async def closed_loop(
     at_start: Callable[[], None],
     at_end: Callable[[], None],
 ) -> Measured:
-    """One connection per source of requests. `at_start` and `at_end` are called at the edges of the measured window."""
+    """One connection per source of requests. `at_start` and `at_end` are called at the edges of the measured window.
+
+    Warm-up and window last longer where calls are slow: until each connection had one call, then until there were four for each, but at
+    most MAX_STRETCH times as long.
+    """
     clients = [await Client.connect(port) for _ in sources]
-    measured = Measured()
-    begin = time.perf_counter() + warmup_seconds
-    end = begin + seconds
-    window = asyncio.create_task(_window(measured, warmup_seconds, seconds, at_start, at_end))
-    await asyncio.gather(*(_drive(client, source, measured, begin, end) for client, source in zip(clients, sources, strict=True)))
+    run = _Run()
+    window = asyncio.create_task(_window(run, len(sources), warmup_seconds, seconds, at_start, at_end))
+    await asyncio.gather(*(_drive(client, source, run) for client, source in zip(clients, sources, strict=True)))
     await window
     for client in clients:
         client.close()
-    return measured
+    return run.measured
 
 
-async def _window(measured: Measured, warmup: float, seconds: float, at_start: Callable[[], None], at_end: Callable[[], None]) -> None:
-    await asyncio.sleep(warmup)
-    started = time.perf_counter()
+@dataclass(kw_only=True)
+class _Run:
+    measured: Measured = field(default_factory=Measured)
+    num_done: int = 0
+    num_stopped: int = 0
+    counting: bool = False
+    over: bool = False
+
+
+async def _window(
+    run: _Run, num_clients: int, warmup: float, seconds: float, at_start: Callable[[], None], at_end: Callable[[], None]
+) -> None:
+    await _stretch(run, num_clients, warmup, min_calls=num_clients)
+    run.counting, started = True, time.perf_counter()
     at_start()
-    await asyncio.sleep(seconds)
+    await _stretch(run, num_clients, seconds, min_calls=run.num_done + 4 * num_clients)
     at_end()
-    measured.seconds = time.perf_counter() - started
+    run.over, run.measured.seconds = True, time.perf_counter() - started
 
 
-async def _drive(client: Client, source: Iterator[bytes], measured: Measured, begin: float, end: float) -> None:
+async def _stretch(run: _Run, num_clients: int, seconds: float, *, min_calls: int) -> None:
+    started = time.perf_counter()
+    await asyncio.sleep(seconds)
+    while run.num_done < min_calls and run.num_stopped < num_clients and time.perf_counter() < started + MAX_STRETCH * seconds:
+        await asyncio.sleep(0.02)
+
+
+async def _drive(client: Client, source: Iterator[bytes], run: _Run) -> None:
     for request in source:
-        started = time.perf_counter()
-        if started >= end:
+        if run.over:
             return
+        started = time.perf_counter()
         try:
             await client.call(request)
         except CallFailed as error:
-            measured.num_failed += 1
-            measured.failure = measured.failure or str(error)
-            return
-        ended = time.perf_counter()
-        if begin <= ended < end:
-            measured.latencies.append(ended - started)
+            run.measured.num_failed += 1
+            run.measured.failure = run.measured.failure or str(error)
+            break
+        run.num_done += 1
+        if run.counting and not run.over:
+            run.measured.latencies.append(time.perf_counter() - started)
+    run.num_stopped += 1
 
 
 async def burst(port: int, requests: Sequence[bytes], *, connect: Callable[[int], Awaitable[Client]] = Client.connect) -> Measured:

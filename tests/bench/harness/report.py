@@ -27,6 +27,21 @@ def _is_number(cell: str) -> bool:
     return not cell or cell[0].isdigit() or cell[0] in "+-"
 
 
+def medians(results: Sequence[Result]) -> list[Result]:
+    """Of several runs of a case the one in the middle, by calls a second; the others as a range."""
+    groups: dict[tuple[str, str, int], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.target, result.case, result.connections), []).append(result)
+    chosen = []
+    for runs in groups.values():
+        runs.sort(key=lambda result: result.calls_per_second)
+        middle = runs[len(runs) // 2]
+        if len(runs) > 1 and middle.calls_per_second:
+            middle.notes |= {"slowest run": round(runs[0].calls_per_second), "fastest run": round(runs[-1].calls_per_second)}
+        chosen.append(middle)
+    return chosen
+
+
 def calls_table(results: Sequence[Result]) -> str:
     header = (
         "target",
