@@ -2,6 +2,8 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
+# What the wire must stay compatible with: the commit that this work started from.
+BREAKING_AGAINST ?= $(shell git merge-base HEAD origin/main 2>/dev/null || git rev-parse HEAD)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test e2e chaos lint bench proto lock
@@ -30,12 +32,13 @@ chaos: $(VENV)/.installed ## kill each service under load, check that nothing is
 bench: $(VENV)/.installed ## calls/s, latency, CPU per call; ARGS=--peers compares with other gateways
 	$(PY) tests/bench/run.py $(ARGS)
 
-lint: $(VENV)/.installed ## ruff, mypy strict, import-linter, buf, codespell, drift of generated code
+lint: $(VENV)/.installed ## ruff, mypy strict, import-linter, buf lint and breaking, codespell, drift of generated code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	cd proto && $(abspath $(BIN))/buf lint
+	cd proto && $(abspath $(BIN))/buf breaking --against '../.git#ref=$(BREAKING_AGAINST),subdir=proto'
 	$(PY) scripts/gen_protos.py --check
 	$(BIN)/codespell rlrun services tests docs examples scripts README.md CHANGELOG.md
 

@@ -105,34 +105,48 @@ class LocalStack:
         (self.data_dir / "resolved.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
 
     def _start(self) -> None:
-        router_port = free_port()
+        groups = self._groups()
+        ports = [[self._port_of(name, groups[:index]) for name in group] for index, group in enumerate(groups)]
+        routers = [
+            port for group, chosen in zip(groups, ports, strict=True) for name, port in zip(group, chosen, strict=True) if name == "router"
+        ]
         environ = {
             **inherited_environ(),
             "RLRUN_CONFIG": str(self.data_dir / "resolved.yaml"),
             "RLRUN_REDIS_URL": self.redis_url,
-            "RLRUN_ROUTER": f"127.0.0.1:{router_port}",
+            "RLRUN_ROUTER": ",".join(f"127.0.0.1:{port}" for port in routers),
             "RLRUN_ADMIN_KEY_FILE": str(self.admin_key_file),
             "RLRUN_SERVICE_TOKEN_FILE": str(self.data_dir / "service.token"),
         }
-        ports = {"router": router_port, "gateway": self.port}
-        groups: list[tuple[str, ...]] = [(name,) for name in CONTROL] if self._separate else [CONTROL]
-        groups += [("worker",)] * self.run.spec.worker.replicas
-        if self.run.spec.trainer is not None:
-            groups.append(("trainer",))
-        for services in groups:
+        for group, chosen in zip(groups, ports, strict=True):
             ops_port = free_port()
-            words = [f"{name}={ports.get(name) or free_port()}" for name in services]
+            name = "+".join(group)
             child = Child(
-                name="+".join(services),
-                command=[sys.executable, "-m", "rlrun.service", *words],
+                name=name,
+                command=[sys.executable, "-m", "rlrun.service", *(f"{one}={port}" for one, port in zip(group, chosen, strict=True))],
                 environ={**environ, "RLRUN_OPS_PORT": str(ops_port)},
                 ops_port=ops_port,
-                log_path=self.data_dir / "logs" / f"{'+'.join(services)}-{len(self.children)}.log",
+                log_path=self.data_dir / "logs" / f"{name}-{len(self.children)}.log",
             )
             self.children.append(child)
             child.start()
         for child in self.children:
             child.wait_ready(READY_SECONDS)
+
+    def _groups(self) -> list[tuple[str, ...]]:
+        """Which services share a process."""
+        run = self.run.spec
+        groups: list[tuple[str, ...]] = [CONTROL]
+        if self._separate:
+            replicas = {"router": run.router.replicas, "dataproxy": run.dataproxy.replicas, "gateway": run.gateway.replicas}
+            groups = [(name,) for name in CONTROL for _ in range(replicas[name])]
+        groups += [("worker",)] * run.worker.replicas
+        return groups if run.trainer is None else [*groups, ("trainer",)]
+
+    def _port_of(self, name: str, earlier: list[tuple[str, ...]]) -> int:
+        """The first gateway has the port that was asked for; all others take free ones."""
+        first_gateway = name == "gateway" and not any("gateway" in group for group in earlier)
+        return self.port if first_gateway else free_port()
 
 
 def make_model(uri: str, data_dir: Path) -> str:
