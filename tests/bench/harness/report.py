@@ -9,6 +9,9 @@ from typing import Any
 
 from harness.cases import Result
 
+# Every stack has these.
+_FRAME = ("<frozen runpy>", "asyncio/runners.py", "host.py", "uvloop/__init__.py", "rlrun/service.py main")
+
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(header), *(list(row) for row in rows)]
@@ -110,13 +113,17 @@ def ratio_table(results: Sequence[Result], ours: str) -> str:
 
 def profile_tables(path: Path, name: str, calls: int, num_rows: int) -> str:
     data: dict[str, Any] = json.loads(path.read_text())
-    total = max(1, data["num_samples"])
-    parts = [f"profile of {name}: {total} samples over {calls} calls"]
+    total = data["seconds"] or 1.0
+    parts = [f"profile of {name}: {data['num_samples']} samples, {total:.1f} s of CPU, {calls} calls"]
     for kind, title in (
         ("room", "by part"),
         ("total", "functions, with what they call"),
         ("own", "lines, alone (C code counts for its caller)"),
     ):
-        rows = [(f"{100 * count / total:.1f}", place) for place, count in data[kind][:num_rows]]
-        parts.append(table(("%", title), rows))
+        rows = [
+            (f"{100 * seconds / total:.1f}", f"{1000 * seconds / max(1, calls):.3f}", place)
+            for place, seconds in data[kind]
+            if not place.startswith(_FRAME)
+        ][:num_rows]
+        parts.append(table(("%", "ms/call", title), rows))
     return "\n\n".join(parts)

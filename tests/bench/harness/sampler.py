@@ -1,6 +1,9 @@
-"""Where a process spends its CPU time: stacks at equal distances of CPU time (the kernel's tick, usually 4 ms), counted by function.
+"""Where a process spends its CPU time: stacks, counted by function.
 
-C code counts for the Python line that called it. SIGUSR1 throws away what was counted so far, SIGUSR2 writes it to the file.
+The kernel asks for a stack at each tick of CPU time (usually 4 ms). Python answers when the C code under way has returned, so that one
+answer may be for several ticks: each stack counts with the CPU time since the last one. C code counts for the Python line that called it.
+
+SIGUSR1 throws away what was counted so far, SIGUSR2 writes it to the file.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
@@ -18,36 +22,53 @@ INTERVAL_SECONDS = 0.002
 
 class _Samples:
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self, *_: Any) -> None:
         self.num = 0
+        self.seconds = 0.0
         self.own: Counter[str] = Counter()
         self.total: Counter[str] = Counter()
         self.room: Counter[str] = Counter()
+        self._last = time.process_time()
+        self._busy = False
 
     def take(self, _: int, frame: FrameType | None) -> None:
-        self.num += 1
-        if frame is None:
+        if self._busy:  # a signal may come while the one before is counted
             return
-        self.own[f"{_name(frame)}:{frame.f_lineno}"] += 1
+        self._busy = True
+        now = time.process_time()
+        seconds = now - self._last
+        self.num += 1
+        self.seconds += seconds
+        if frame is not None:
+            self._count(frame, seconds)
+        self._last = time.process_time()  # leaves out what counting took
+        self._busy = False
+
+    def _count(self, frame: FrameType, seconds: float) -> None:
+        self.own[f"{_name(frame)}:{frame.f_lineno}"] += seconds  # type: ignore[assignment]
         seen: set[str] = set()
         room = ""
-        while frame is not None:
-            seen.add(_name(frame))
-            room = room or _room(frame.f_code.co_filename)
-            frame = frame.f_back
-        self.total.update(seen)
-        self.room[room or "event loop"] += 1
+        one: FrameType | None = frame
+        while one is not None:
+            seen.add(_name(one))
+            room = room or _room(one.f_code.co_filename)
+            one = one.f_back
+        for name in seen:
+            self.total[name] += seconds  # type: ignore[assignment]
+        self.room[room or "event loop, HTTP server"] += seconds  # type: ignore[assignment]
 
     def write(self, path: str) -> None:
+        data = {
+            "num_samples": self.num,
+            "seconds": self.seconds,
+            "room": self.room.most_common(),
+            "own": self.own.most_common(60),
+            "total": self.total.most_common(150),
+        }
         with open(path, "w") as file:
-            json.dump(
-                {
-                    "num_samples": self.num,
-                    "room": self.room.most_common(),
-                    "own": self.own.most_common(60),
-                    "total": self.total.most_common(150),
-                },
-                file,
-            )
+            json.dump(data, file)
 
 
 def _name(frame: FrameType) -> str:
@@ -56,7 +77,7 @@ def _name(frame: FrameType) -> str:
 
 
 def _short(filename: str) -> str:
-    for mark in ("/site-packages/", "/services/", "/lib/python3"):
+    for mark in ("/site-packages/", "/services/", "/lib/python3.11/"):
         _, found, rest = filename.rpartition(mark)
         if found:
             return rest
@@ -65,7 +86,7 @@ def _short(filename: str) -> str:
 
 
 def _room(filename: str) -> str:
-    """The innermost part of rlrun, or the library on top of it where no rlrun code is."""
+    """The innermost part of rlrun; empty where a frame is not from it."""
     if "/services/" in filename:
         return filename.rpartition("/services/")[2].partition("/")[0]
     if "/tests/bench/" in filename:
@@ -79,12 +100,8 @@ def _room(filename: str) -> str:
 @contextlib.contextmanager
 def sampling(path: str) -> Iterator[None]:
     samples = _Samples()
-
-    def forget(*_: Any) -> None:
-        samples.__init__()  # type: ignore[misc]
-
     signal.signal(signal.SIGPROF, samples.take)
-    signal.signal(signal.SIGUSR1, forget)
+    signal.signal(signal.SIGUSR1, samples.forget)
     signal.signal(signal.SIGUSR2, lambda *_: samples.write(path))
     signal.setitimer(signal.ITIMER_PROF, INTERVAL_SECONDS, INTERVAL_SECONDS)
     try:
