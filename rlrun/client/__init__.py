@@ -1,6 +1,8 @@
-"""What users import: sessions over HTTP, and episodes of an agent of their own."""
+"""What users import: sessions over HTTP, episodes of an agent of their own, and an OpenAI client without a Gateway."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from rlrun.client._agent import AgentRunnable, Rewards
 from rlrun.client._async import AsyncSession, AsyncSessionClient
@@ -9,10 +11,14 @@ from rlrun.client._export import Export, ExportStyle
 from rlrun.client._sync import Session, SessionClient
 from rlrun.retry import RetryPolicy
 
+if TYPE_CHECKING:
+    from rlrun.client.direct import DirectOpenAI
+
 __all__ = [
     "AgentRunnable",
     "AsyncSession",
     "AsyncSessionClient",
+    "DirectOpenAI",
     "EpisodeResult",
     "Export",
     "ExportStyle",
@@ -23,3 +29,12 @@ __all__ = [
     "SessionClient",
     "run_episode",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DirectOpenAI":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Needs the openai SDK and the services' packages, which sessions do without.
+    from rlrun.client.direct import DirectOpenAI
+
+    return DirectOpenAI
