@@ -110,6 +110,11 @@ class DirectOpenAI(openai.AsyncOpenAI):
         session = _Session(self._session.host)
         return self.copy(_extra_kwargs={"_session": session}, **session.options)
 
+    @property
+    def http_client(self) -> httpx.AsyncClient:
+        """For an agent that makes its own OpenAI client: together with `base_url` and `api_key` it reaches this session."""
+        return self._client
+
     async def close(self) -> None:
         await self._session.end()
         await super().close()
