@@ -89,12 +89,19 @@ def memory_table(results: Sequence[Result]) -> str:
 
 
 def ratio_table(results: Sequence[Result], ours: str) -> str:
-    """How many times as many calls a second as each other target, and how its latencies compare."""
+    """How many times as many calls a second as each other target, and how its latencies compare; only where no call failed."""
     mine = {(result.case, result.connections): result for result in results if result.target == ours}
     rows = []
     for result in results:
         own = mine.get((result.case, result.connections))
-        if own is None or result.target.startswith(("rlrun", "direct")) or result.case == "memory" or not result.calls_per_second:
+        if (
+            own is None
+            or own.failed
+            or result.failed
+            or result.target.startswith(("rlrun", "direct"))
+            or result.case == "memory"
+            or not result.calls_per_second
+        ):
             continue
         rows.append(
             [

@@ -68,12 +68,19 @@ class Target:
     redis_url: str | None = None
     records: bool = True
     profiles: dict[str, Path] = field(default_factory=dict)
+    # CPU seconds by name and pid, those of children that have ended included (Redis forks to rewrite its file).
+    _seen: dict[tuple[str, int], float] = field(default_factory=dict)
 
     async def open_sessions(self, count: int) -> list[Route]:
         return [Route("/v1/chat/completions") for _ in range(count)]
 
     def cpu_seconds(self) -> dict[str, float]:
-        return {name: _cpu_seconds(process) for name, process in self.processes.items()}
+        for name, process in self.processes.items():
+            for one in _family(process):
+                with contextlib.suppress(OSError):
+                    # The kernel's CPU clock of another process (clock_getcpuclockid): nanoseconds, where `times` has hundredths of a second.
+                    self._seen[name, one.pid] = time.clock_gettime((~one.pid << 3) | 2)
+        return {name: sum(seconds for (owner, _), seconds in self._seen.items() if owner == name) for name in self.processes}
 
     def rss_bytes(self) -> dict[str, int]:
         return {name: sum(one.memory_info().rss for one in _family(process)) for name, process in self.processes.items()}
@@ -85,15 +92,6 @@ class Target:
 
 def _family(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
-
-
-def _cpu_seconds(process: psutil.Process) -> float:
-    total = 0.0
-    for one in _family(process):
-        with contextlib.suppress(OSError):
-            # The kernel's CPU clock of another process (clock_getcpuclockid): nanoseconds, where `times` has hundredths of a second.
-            total += time.clock_gettime((~one.pid << 3) | 2)
-    return total
 
 
 class RlrunTarget(Target):
