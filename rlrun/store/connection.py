@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from rlrun.errors import ConfigError, Internal, StoreUnavailable
+from rlrun.store.deadline import AnswerWithin
 from rlrun.store.keys import Keys
 from rlrun.store.scripts import Script
 
@@ -68,9 +68,10 @@ class Connection:
             pool = aioredis.BlockingConnectionPool.from_url(
                 url,
                 max_connections=max_connections,
-                timeout=timeout_seconds,
-                socket_timeout=timeout_seconds,
-                socket_connect_timeout=timeout_seconds,
+                # AnswerWithin bounds each call as a whole; redis-py's own limits would also count stalls of the event loop.
+                timeout=None,
+                socket_timeout=None,
+                socket_connect_timeout=None,
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,
             )
@@ -84,13 +85,13 @@ class Connection:
     async def command(self, *arguments: Arg) -> Any:
         """One plain command; bytes back. Raises `StoreUnavailable`."""
         with _translated(self._where):
-            async with asyncio.timeout(self.timeout_seconds):
+            async with AnswerWithin(self.timeout_seconds):
                 return await self._client.execute_command(*arguments)
 
     async def transaction(self, commands: Iterable[Sequence[Arg]]) -> list[Any]:
         """Commands in one MULTI/EXEC: their answers belong to one moment. Raises `StoreUnavailable`."""
         with _translated(self._where):
-            async with asyncio.timeout(self.timeout_seconds), self._client.pipeline(transaction=True) as pipeline:
+            async with AnswerWithin(self.timeout_seconds), self._client.pipeline(transaction=True) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
                 answers: list[Any] = await pipeline.execute()
@@ -100,7 +101,7 @@ class Connection:
         """One transition. Raises `StoreUnavailable`."""
         call = ("EVALSHA", script.sha, 1, self.keys.prefix, *arguments)
         with _translated(self._where):
-            async with asyncio.timeout(self.timeout_seconds):
+            async with AnswerWithin(self.timeout_seconds):
                 try:
                     return await self._client.execute_command(*call)
                 except faults.NoScriptError:
@@ -124,7 +125,7 @@ class Connection:
 
     async def _pipeline(self, script: Script, calls: Sequence[Sequence[Arg]]) -> list[Any]:
         with _translated(self._where):
-            async with asyncio.timeout(self.timeout_seconds), self._client.pipeline(transaction=False) as pipeline:
+            async with AnswerWithin(self.timeout_seconds), self._client.pipeline(transaction=False) as pipeline:
                 for arguments in calls:
                     pipeline.execute_command("EVALSHA", script.sha, 1, self.keys.prefix, *arguments)
                 answers: list[Any] = await pipeline.execute(raise_on_error=False)

@@ -171,3 +171,13 @@ def test_a_server_that_ends_at_once_tells_why(tmp_path: Path) -> None:
     (tmp_path / "appendonlydir").write_text("no directory either")
     with pytest.raises(StoreUnavailable, match=r"redis\.log ends with"):
         EmbeddedRedis(tmp_path).start()
+
+
+async def test_a_stall_of_our_own_loop_is_not_blamed_on_redis(server: EmbeddedRedis) -> None:
+    async with await Store.connect(server.url, run="r", timeout_seconds=0.2) as store:
+        await _place(store)
+        calls = [asyncio.create_task(_record(store, index)) for index in range(3)]
+        calls += [asyncio.create_task(store.ping()) for _ in range(3)]
+        await asyncio.sleep(0)
+        time.sleep(0.6)  # the commands are sent, nobody reads the answers
+        await asyncio.gather(*calls)
