@@ -91,7 +91,7 @@ class ServiceContext:
 
 
 class Membership:
-    """Holds a member's lease: registers, renews at a third of the lease, gives it back."""
+    """Holds a member's lease: registers, renews at a fifth of the lease, gives it back."""
 
     def __init__(self, context: ServiceContext, role: router_pb2.Role.ValueType, observe: Callable[[router_pb2.Member], None]) -> None:
         self._context = context
@@ -133,7 +133,7 @@ class Membership:
 
     async def _renew(self, ttl_seconds: float) -> None:
         while True:
-            await asyncio.sleep(ttl_seconds / 3)
+            await asyncio.sleep(ttl_seconds / 5)
             await self.report()
 
 

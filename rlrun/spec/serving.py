@@ -112,7 +112,7 @@ class RouterSpec(SpecModel):
         default=RouterPolicy.SESSION_AFFINITY, description="SessionAffinity: a session stays with its worker while that one lives."
     )
     lease_seconds: float = Field(
-        default=3.0, ge=0.5, le=300, description="A member that sends no heartbeat for this long is gone; its sessions move."
+        default=5.0, ge=0.5, le=300, description="A member that sends no heartbeat for this long is gone; its sessions move."
     )
 
 

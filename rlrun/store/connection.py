@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,7 +56,7 @@ def _translated(where: str) -> Iterator[None]:
 
 
 class Connection:
-    """A pool of connections to one Redis. A call that takes longer than `timeout_seconds` in all raises `StoreUnavailable`.
+    """A pool of connections to one Redis. A round trip that takes longer than `timeout_seconds` raises `StoreUnavailable`.
 
     No command is repeated by itself: most transitions are not idempotent. A connection that broke while it lay in the pool is
     replaced before it is used, so callers need not reconnect after an outage.
@@ -79,34 +80,33 @@ class Connection:
             raise ConfigError(f"RLRUN_REDIS_URL is not a Redis URL: {error}; write redis://HOST:PORT/0", param="RLRUN_REDIS_URL") from error
         parts = urlsplit(url)
         self._where = f"Redis at {parts.hostname or parts.path}:{parts.port or 6379}"
+        self._places = asyncio.Semaphore(max_connections)
+        self._num_timeouts = 0
         # redis-py leaves its pipelines' methods untyped.
         self._client: Any = aioredis.Redis(connection_pool=pool)
 
     async def command(self, *arguments: Arg) -> Any:
         """One plain command; bytes back. Raises `StoreUnavailable`."""
-        with _translated(self._where):
-            async with AnswerWithin(self.timeout_seconds):
-                return await self._client.execute_command(*arguments)
+        async with self._round_trip():
+            return await self._client.execute_command(*arguments)
 
     async def transaction(self, commands: Iterable[Sequence[Arg]]) -> list[Any]:
         """Commands in one MULTI/EXEC: their answers belong to one moment. Raises `StoreUnavailable`."""
-        with _translated(self._where):
-            async with AnswerWithin(self.timeout_seconds), self._client.pipeline(transaction=True) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)
-                answers: list[Any] = await pipeline.execute()
-                return answers
+        async with self._round_trip(), self._client.pipeline(transaction=True) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            answers: list[Any] = await pipeline.execute()
+            return answers
 
     async def run(self, script: Script, *arguments: Arg) -> Any:
         """One transition. Raises `StoreUnavailable`."""
         call = ("EVALSHA", script.sha, 1, self.keys.prefix, *arguments)
-        with _translated(self._where):
-            async with AnswerWithin(self.timeout_seconds):
-                try:
-                    return await self._client.execute_command(*call)
-                except faults.NoScriptError:
-                    # Redis was restarted or its scripts were flushed.
-                    return await self._client.execute_command("EVAL", script.source, 1, self.keys.prefix, *arguments)
+        async with self._round_trip():
+            try:
+                return await self._client.execute_command(*call)
+            except faults.NoScriptError:
+                # Redis was restarted or its scripts were flushed.
+                return await self._client.execute_command("EVAL", script.source, 1, self.keys.prefix, *arguments)
 
     async def run_many(self, script: Script, calls: Sequence[Sequence[Arg]]) -> list[Any]:
         """The same script for several sets of arguments in one round trip; an answer or an exception for each.
@@ -124,12 +124,29 @@ class Connection:
         return [_meaning(answer, self._where) if isinstance(answer, Exception) else answer for answer in answers]
 
     async def _pipeline(self, script: Script, calls: Sequence[Sequence[Arg]]) -> list[Any]:
-        with _translated(self._where):
-            async with AnswerWithin(self.timeout_seconds), self._client.pipeline(transaction=False) as pipeline:
-                for arguments in calls:
-                    pipeline.execute_command("EVALSHA", script.sha, 1, self.keys.prefix, *arguments)
-                answers: list[Any] = await pipeline.execute(raise_on_error=False)
-                return answers
+        async with self._round_trip(), self._client.pipeline(transaction=False) as pipeline:
+            for arguments in calls:
+                pipeline.execute_command("EVALSHA", script.sha, 1, self.keys.prefix, *arguments)
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+            return answers
+
+    @asynccontextmanager
+    async def _round_trip(self) -> AsyncIterator[None]:
+        """A place in the pool, then at most `timeout_seconds`.
+
+        Waiting for a place is our own load and bounded by the caller; but who waits while Redis stops answering fails with the others.
+        """
+        num_timeouts = self._num_timeouts
+        async with self._places:
+            with _translated(self._where):
+                if self._num_timeouts != num_timeouts:
+                    raise TimeoutError
+                try:
+                    async with AnswerWithin(self.timeout_seconds):
+                        yield
+                except TimeoutError:
+                    self._num_timeouts += 1
+                    raise
 
     async def close(self) -> None:
         await self._client.aclose(close_connection_pool=True)

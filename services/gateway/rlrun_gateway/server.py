@@ -37,6 +37,7 @@ class HttpServer:
                 timeout_graceful_shutdown=20,
                 backlog=4096,
                 server_header=False,
+                proxy_headers=False,
                 date_header=False,
             )
         )

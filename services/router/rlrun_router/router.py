@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 POLICY_POLL_SECONDS = 0.1
 ADMISSION_POLL_SECONDS = 0.1
+MEMBERS_TTL_SECONDS = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +57,37 @@ def _hash_weight(session_id: str, member_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{session_id}\0{member_id}".encode(), digest_size=8).digest(), "big")
 
 
+class Members:
+    """The living members of each role, read again when a quarter of a second old: placing a burst of sessions costs one look."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: dict[router_pb2.Role.ValueType, tuple[float, list[router_pb2.Member]]] = {}
+
+    async def of(self, role: router_pb2.Role.ValueType) -> list[router_pb2.Member]:
+        now = asyncio.get_running_loop().time()
+        seen = self._seen.get(role)
+        if seen is None or now - seen[0] > MEMBERS_TTL_SECONDS:
+            seen = self._seen[role] = now, await self._store.members.list(role)
+        return seen[1]
+
+    def forget(self) -> None:
+        self._seen.clear()
+
+
 class Router:
     """Implements RouterService. Any number may run at once."""
 
     def __init__(self, store: Store, settings: RouterSettings) -> None:
         self._store = store
         self._settings = settings
+        self._members = Members(store)
 
     async def register(self, request: router_pb2.Member) -> router_pb2.Lease:
         if not request.id or not request.address or request.role == router_pb2.ROLE_UNSPECIFIED:
             raise InvalidRequest("a member needs id, address and role", param="member")
         await self._store.members.put(request, ttl_seconds=self._settings.lease_seconds)
+        self._members.forget()
         return router_pb2.Lease(ttl_seconds=self._settings.lease_seconds)
 
     async def heartbeat(self, request: router_pb2.Member) -> router_pb2.Lease:
@@ -74,6 +95,7 @@ class Router:
 
     async def deregister(self, request: router_pb2.Member) -> common_pb2.Empty:
         await self._store.members.remove(request.role, request.id)
+        self._members.forget()
         return common_pb2.Empty()
 
     async def list_members(self, request: router_pb2.ListMembersRequest) -> router_pb2.ListMembersResponse:
@@ -83,12 +105,14 @@ class Router:
 
     async def resolve(self, request: router_pb2.ResolveRequest) -> router_pb2.Placement:
         info = await self._find(request)
-        owners = await self._store.members.list(router_pb2.ROLE_DATAPROXY)
-        owner = next((member for member in owners if member.id == info.owner_id), None)
+        owner = await self._owner(info)
         if owner is None:
-            owner = choose_owner(owners)
-            info = await self._store.sessions.claim(session_id=info.session_id, owner_id=owner.id)
-            owner = next((member for member in owners if member.id == info.owner_id), owner)
+            heir = choose_owner(await self._members.of(router_pb2.ROLE_DATAPROXY))
+            info = await self._store.sessions.claim(session_id=info.session_id, owner_id=heir.id)
+            # Another router may have been faster.
+            owner = heir if info.owner_id == heir.id else await self._owner(info)
+            if owner is None:
+                raise NoMember(f"session {info.session_id} is between two owners")
             log.info("session %s moved to %s (fence %d)", info.session_id, owner.id, info.fence)
         return _placement(info, owner)
 
@@ -101,13 +125,13 @@ class Router:
                 session_id=held.session_id, fence=None, queue=self._settings.queue_finished, default_reward=0.0
             )
             refreshed = held.session_id
-        owner = choose_owner(await self._store.members.list(router_pb2.ROLE_DATAPROXY))
+        owner = choose_owner(await self._members.of(router_pb2.ROLE_DATAPROXY))
         info = await self._admit(request, owner, refreshed=bool(refreshed))
         return router_pb2.PlaceSessionResponse(placement=_placement(info, owner), refreshed_session_id=refreshed)
 
     async def assign_worker(self, request: router_pb2.AssignWorkerRequest) -> router_pb2.AssignWorkerResponse:
         worker = choose_worker(
-            await self._store.members.list(router_pb2.ROLE_WORKER),
+            await self._members.of(router_pb2.ROLE_WORKER),
             session_id=request.session_id,
             min_version=request.min_version,
             exclude=request.exclude_worker_id,
@@ -126,6 +150,15 @@ class Router:
                 known = current.version
                 yield router_pb2.PolicyUpdate(version=current.version, path=current.path, fingerprint=current.fingerprint)
             await asyncio.sleep(POLICY_POLL_SECONDS)
+
+    async def _owner(self, info: SessionInfo) -> router_pb2.Member | None:
+        """The member that owns a session, if its lease runs."""
+        for _ in range(2):
+            for member in await self._members.of(router_pb2.ROLE_DATAPROXY):
+                if member.id == info.owner_id:
+                    return member
+            self._members.forget()
+        return None
 
     async def _find(self, request: router_pb2.ResolveRequest) -> SessionInfo:
         if request.session_id:
