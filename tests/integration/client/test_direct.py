@@ -134,11 +134,24 @@ async def test_an_agent_with_a_client_of_its_own_reaches_the_session(
 
 # The store in memory against the one in Redis
 
+
+async def pass_over_a_rewardless_record(sessions: Any, name: str) -> Any:
+    await sessions.record(name, 1, record("i3", 3), rewardless=True)
+    return await sessions.set_reward(name, 1, "", 4.0, queue=False)
+
+
+async def keep_a_reward_at_the_end(sessions: Any, name: str) -> Any:
+    await sessions.set_reward(name, 1, "i0", 4.0, queue=False)
+    return await sessions.finish(name, queue=False, default_reward=0.5)
+
+
 STATES = {"ACTIVE": [], "FINISHED": ["finish"], "EXPORTED": ["finish", "export"]}
 STEPS: dict[str, Callable[[Any, str], Awaitable[Any]]] = {
     "record": lambda sessions, name: sessions.record(name, 1, record("i2", 2)),
     "record again": lambda sessions, name: sessions.record(name, 1, record("i0", 0)),
     "record rewardless": lambda sessions, name: sessions.record(name, 1, record("i3", 3), rewardless=True),
+    "reward after a rewardless record": pass_over_a_rewardless_record,
+    "finish after a reward": keep_a_reward_at_the_end,
     "record without id": lambda sessions, name: sessions.record(name, 1, record("", 2)),
     "record with an old fence": lambda sessions, name: sessions.record(name, 0, record("i2", 2)),
     "record elsewhere": lambda sessions, name: sessions.record(f"{name}-other", 1, record("i2", 2)),

@@ -17,11 +17,13 @@ from typing import Any
 import openai
 import pytest
 from rlrun_dataproxy.direct import MemorySession, MemorySessions
+from rlrun_dataproxy.options import DataProxyOptions
 from rlrun_dataproxy.tokenizer import ChatTokenizer
+from rlrun_gateway.in_process import InProcessExchange
 
 import rlrun.client
 from rlrun.client import DirectOpenAI
-from rlrun.errors import ConfigError, InvalidRequest, Overloaded
+from rlrun.errors import ConfigError, InvalidRequest, Overloaded, Unavailable
 from rlrun.proto import common_pb2, inference_pb2
 from rlrun.store.sessions import SessionStore
 from rlrun.trajectory import RewardStyle
@@ -32,7 +34,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_
 
 @dataclass
 class ScriptedEngine:
-    """Answers with texts in order; a number is the length at which an answer is cut, an error is raised."""
+    """Answers with texts in order, then "ok"; an error among them is raised. `gate` unset: calls wait."""
 
     tokenizer: ChatTokenizer
     texts: list[str | Exception] = field(default_factory=list)
@@ -321,6 +323,15 @@ async def test_errors_are_those_of_the_sdk(
             assert raised.value.code == code
 
 
+async def test_an_engine_that_is_away_is_told_without_a_wait_for_another_owner(engine: ScriptedEngine, small_model: Path) -> None:
+    engine.texts = [Unavailable("the engine is gone") for _ in range(20)]
+    async with make(engine, small_model, max_retries=0) as client:
+        with pytest.raises(openai.InternalServerError) as raised:
+            await ask(client, [user("a")])
+    assert raised.value.status_code == 503
+    assert len(engine.prompts) == DataProxyOptions(member_id="").max_worker_attempts
+
+
 async def test_what_the_gateway_lacks_is_not_found(client: DirectOpenAI) -> None:
     assert [model.id async for model in client.models.list()] == ["policy"]
     with pytest.raises(openai.NotFoundError):
@@ -376,6 +387,10 @@ async def test_a_closed_client_keeps_its_rows_and_takes_no_calls(client: DirectO
     await client.close()
     engine.gate.set()
     assert await turns(third, "still open")
+    closed = third.new_session()
+    await closed.close()
+    with pytest.raises(openai.AuthenticationError):
+        await ask(third.with_options(api_key=closed.api_key), [user("d")])
     await third.close()
 
 
@@ -402,6 +417,27 @@ def test_a_missing_package_or_model_says_what_to_do(
         _ = rlrun.client.DirectOpenAI
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         rlrun.client.Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("sent", [[], [{"type": "http.response.start", "status": 200}]])
+@pytest.mark.parametrize("error", [None, ZeroDivisionError("a bug")])
+async def test_an_app_that_ends_too_early_breaks_the_exchange_off(sent: list[Any], error: Exception | None) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["body"] == b"{}"
+        for message in sent:
+            await send(message)
+        if error is not None:
+            raise error
+
+    exchange = InProcessExchange(app, method="POST", path="/v1/x", query=b"", headers=[], body=b"{}")
+    if sent:
+        assert await exchange.start() == (200, [])
+    for read in (exchange.next_chunk, exchange.next_chunk) if sent else (exchange.start,):
+        with pytest.raises(ConnectionResetError) as raised:
+            await read()
+        assert raised.value.__cause__ is error
+    exchange.close()
+    await exchange.wait_ended()
 
 
 def test_memory_has_the_store_s_signatures() -> None:
