@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from array import array
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +18,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as FastTokenizer
 
 from rlrun.errors import ConfigError, InvalidRequest
+from rlrun_dataproxy import byte_level
+from rlrun_dataproxy.fast_bpe import FastBpe, Unconvertible, convert
+
+log = logging.getLogger(__name__)
 
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
@@ -39,7 +45,9 @@ class ChatTokenizer:
             raise ConfigError(f"The chat template has an error in line {error.lineno}: {error.message}", param="model") from error
         self._special_tokens = dict(special_tokens)
         self.eos_ids = tuple(eos_ids)
-        self.vocabulary = _vocabulary(fast)
+        described = msgspec.json.decode(fast.to_str())
+        self.vocabulary = _vocabulary(fast, described)
+        self._fast_bpe = _fast_bpe(fast, described, self.vocabulary)
 
     @staticmethod
     def load(directory: str | Path) -> ChatTokenizer:
@@ -61,8 +69,14 @@ class ChatTokenizer:
         return ChatTokenizer(fast, _read_template(root, config), special_tokens=special, eos_ids=eos_ids)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
-        return ids
+        return array("i", self.encode_packed(text)).tolist()
+
+    def encode_packed(self, text: str) -> bytes:
+        """int32 ids. Other threads run meanwhile."""
+        if self._fast_bpe is not None and (packed := self._fast_bpe.encode(text)) is not None:
+            return packed
+        # The batch call gives up the interpreter's lock, and the fast one does not count characters.
+        return array("i", self._fast.encode_batch_fast([text], add_special_tokens=False)[0].ids).tobytes()
 
     def decode(self, ids: Sequence[int]) -> str:
         """All tokens as text, special ones included."""
@@ -169,7 +183,15 @@ def _eos_ids(root: Path, fast: FastTokenizer, special: Mapping[str, str]) -> lis
     return list(dict.fromkeys(found))
 
 
-def _vocabulary(fast: FastTokenizer) -> list[bytes]:
+def _fast_bpe(fast: FastTokenizer, described: Mapping[str, Any], vocabulary: Sequence[bytes]) -> FastBpe | None:
+    try:
+        return convert(fast, described, vocabulary)
+    except Unconvertible as error:
+        log.info("prompts are tokenised by `tokenizers`, a few times slower than by tiktoken, which cannot stand in: %s", error)
+        return None
+
+
+def _vocabulary(fast: FastTokenizer, described: Mapping[str, Any]) -> list[bytes]:
     """Bytes of each token, so that text can be put together from any cut of the ids.
 
     Byte-level BPE maps bytes to printable characters (GPT-2's table); SentencePiece models write a space as U+2581 and
@@ -178,8 +200,7 @@ def _vocabulary(fast: FastTokenizer) -> list[bytes]:
     size = fast.get_vocab_size(with_added_tokens=True)
     vocab: dict[str, int] = fast.get_vocab(with_added_tokens=True)
     added = {index: token.content for index, token in fast.get_added_tokens_decoder().items()}
-    described = json.loads(fast.to_str()).get("decoder") or {}
-    to_bytes = _byte_level if _names(described, "ByteLevel") else _sentence_piece
+    to_bytes = byte_level.token_bytes if _names(described.get("decoder") or {}, "ByteLevel") else _sentence_piece
     table = [b""] * (max(vocab.values(), default=size - 1) + 1)
     for text, index in vocab.items():
         table[index] = added[index].encode() if index in added else to_bytes(text)
@@ -188,19 +209,6 @@ def _vocabulary(fast: FastTokenizer) -> list[bytes]:
 
 def _names(described: Mapping[str, Any], kind: str) -> bool:
     return described.get("type") == kind or any(_names(one, kind) for one in described.get("decoders", ()))
-
-
-def _gpt2_table() -> dict[str, int]:
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF = _gpt2_table()
-
-
-def _byte_level(text: str) -> bytes:
-    return b"".join(bytes([_BYTE_OF[char]]) if char in _BYTE_OF else char.encode() for char in text)
 
 
 def _sentence_piece(text: str) -> bytes:
