@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+
+import msgspec
 
 from rlrun.errors import Unavailable
 from rlrun.proto import common_pb2, inference_pb2, session_pb2
@@ -21,8 +22,7 @@ Assign = Callable[[str], Awaitable[AssignedWorker]]
 Publish = Callable[[session_pb2.GenerateDelta], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineCall:
+class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
     """What to sample: `prompt_ids` packed, at most `max_new_tokens` after them."""
 
     call_id: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -30,8 +29,7 @@ class Role(StrEnum):
 _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A checked message. `for_template` is what chat templates know: text content, arguments of calls as objects."""
 
     role: Role

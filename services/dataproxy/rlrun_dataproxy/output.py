@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from rlrun.errors import Internal
 from rlrun.ids import new_tool_call_id
@@ -15,8 +16,7 @@ from rlrun_dataproxy.parsing import END_THINK, OutputParser, Parsed
 _ITEM_BYTES = 4  # int32 and float32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingRules:
+class ReadingRules(msgspec.Struct, frozen=True, kw_only=True):
     """How a call's output is to be read.
 
     `end_ids`: tokens that are no text at the end of an output. `num_top_logprobs` counts only with `with_logprobs`.

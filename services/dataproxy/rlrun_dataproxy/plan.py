@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from rlrun.errors import InvalidRequest
 from rlrun.proto import session_pb2
@@ -17,16 +17,14 @@ from rlrun_dataproxy.tree import ConversationTree, Node, Position, request_hash
 _NO_TOOL_CALLS = session_pb2.TOOL_CHOICE_NONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class Located(msgspec.Struct, frozen=True, kw_only=True):
     """A request's place in the tree, before anything is tokenised."""
 
     position: Position
     request_hash: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One model call. `parent` differs from the located one if the call became a root ("fork")."""
 
     parent: Node | None

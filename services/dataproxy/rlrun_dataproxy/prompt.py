@@ -14,9 +14,10 @@ from __future__ import annotations
 import secrets
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+import msgspec
 
 from rlrun.errors import ConfigError
 from rlrun_dataproxy.messages import Message
@@ -37,8 +38,7 @@ class TailMode(Enum):
     FULL = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class NewPrompt:
+class NewPrompt(msgspec.Struct, frozen=True):
     """Ids that a call adds. `num_characters`: text that was tokenised for it. `opened_thinking`: it ends with an open <think>."""
 
     ids: bytes
@@ -103,8 +103,7 @@ class PromptBuilder:
         return self._tokenizer.decode(ids).rstrip().endswith(_THINK)
 
     def _tokenized(self, text: str, before: bytes) -> NewPrompt:
-        ids = array("i", self._tokenizer.encode(text)).tobytes()
-        return NewPrompt(before + ids, len(text), text.rstrip().endswith(_THINK))
+        return NewPrompt(before + self._tokenizer.encode_packed(text), len(text), text.rstrip().endswith(_THINK))
 
     def _tail_text(
         self, before: Sequence[Rendered], tail: Sequence[Rendered], *, tools: list[Any] | None, template_kwargs: Mapping[str, Any]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from rlrun.proto import session_pb2
 from rlrun_dataproxy.messages import Message, answer_digest, canonical, parse_message, parse_template_kwargs, parse_tools
@@ -20,8 +21,7 @@ MAX_LINKS = 16_384
 MAX_SEEDS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded interaction. `after`: the link after its answer, for its children. `num_tokens`: prompt and output of the whole path."""
 
     record: session_pb2.InteractionRecord
@@ -44,8 +44,7 @@ class Node:
         return b"".join(pieces)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request stands: its parent, the messages that the parent covers, the link after all of its messages.
 
     `key_link` is the link that its answer will hang on: the one before an ephemeral tail, if there is one. `parsed`: the messages that
