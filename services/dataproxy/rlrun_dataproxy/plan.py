@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planner:
-    """One per model."""
+    """One per model. Nothing that its methods read ever changes, so they may run in any thread; `locate` writes to the tree."""
 
     def __init__(self, tokenizer: ChatTokenizer, prompts: PromptBuilder, *, options: DataProxyOptions) -> None:
         self._tokenizer = tokenizer
