@@ -197,7 +197,7 @@ class DataProxy:
     async def _answer(
         self, session: Session, call: RunningCall, plan: Plan, request: session_pb2.GenerateRequest
     ) -> session_pb2.GenerateResponse:
-        reader = OutputReader(plan.reading)
+        reader = OutputReader(plan.reading, streams=call.streams)
 
         async def assign(failed_worker_id: str) -> AssignedWorker:
             return await self._worker(session, failed_worker_id)
@@ -217,7 +217,7 @@ class DataProxy:
             max_attempts=self._options.max_worker_attempts,
             pause_seconds=self._options.retry_pause_seconds,
         )
-        if (delta := reader.finish()) is not None and call.streams:
+        if (delta := reader.finish()) is not None:
             call.publish(delta)
         if reader.tool_calls and finish == common_pb2.FINISH_REASON_STOP:
             finish = common_pb2.FINISH_REASON_TOOL_CALLS
@@ -294,7 +294,7 @@ class DataProxy:
     def _answer_again(self, node: Node, request: session_pb2.GenerateRequest) -> session_pb2.GenerateResponse:
         """The recorded answer. Top logprobs are not recorded, so a replay has none."""
         record = node.record
-        reader = OutputReader(self._planner.reading_of_record(record, request))
+        reader = OutputReader(self._planner.reading_of_record(record, request), streams=False)
         reader.feed(inference_pb2.InferResponse(output_ids=record.output_ids, logprobs=record.output_logprobs, versions=record.versions))
         reader.finish()
         num_output = reader.num_tokens

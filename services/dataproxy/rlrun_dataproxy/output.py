@@ -32,10 +32,11 @@ class ReadingRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputReader:
-    """Collects the pieces of one output; `feed` and `finish` give what a stream shows next."""
+    """Collects the pieces of one output. With `streams`, `feed` and `finish` give what a stream shows next."""
 
-    def __init__(self, rules: ReadingRules) -> None:
+    def __init__(self, rules: ReadingRules, *, streams: bool) -> None:
         self._rules = rules
+        self._streams = streams
         self._detokenizer = Detokenizer(rules.vocabulary, end_ids=rules.end_ids)
         self._stops = StopStrings(rules.stop)
         self._parser = OutputParser(
@@ -82,13 +83,13 @@ class OutputReader:
         """Raises `Internal` if the engine's arrays do not have one length."""
         self._keep(piece)
         text = self._stops.feed(self._detokenizer.feed(array("i", piece.output_ids)))
-        return self._delta(self._parser.feed(text))
+        return self._take(self._parser.feed(text))
 
     def finish(self) -> session_pb2.GenerateDelta | None:
         text = self._stops.feed(self._detokenizer.finish())
         first = self._parser.feed(text + self._stops.finish())
         last = self._parser.finish()
-        return self._delta(Parsed(first.content + last.content, first.reasoning + last.reasoning, first.calls + last.calls))
+        return self._take(Parsed(first.content + last.content, first.reasoning + last.reasoning, first.calls + last.calls))
 
     def num_reasoning_tokens(self) -> int:
         """Tokens up to the end of the reasoning, tags included."""
@@ -127,8 +128,8 @@ class OutputReader:
             self._top_ids += piece.top_logprobs.ids
             self._top_logprobs += piece.top_logprobs.logprobs
 
-    def _delta(self, parsed: Parsed) -> session_pb2.GenerateDelta | None:
-        """Keeps what was parsed. None: nothing new to show."""
+    def _take(self, parsed: Parsed) -> session_pb2.GenerateDelta | None:
+        """Keeps what was parsed. None: nothing new to show, or nobody who looks."""
         calls = [
             session_pb2.ToolCall(index=index, id=new_tool_call_id(), name=call.name, arguments=call.arguments)
             for index, call in enumerate(parsed.calls, start=len(self.tool_calls))
@@ -139,7 +140,7 @@ class OutputReader:
         end = self.num_tokens - self._detokenizer.num_held
         start, self._num_shown = self._num_shown, end
         show_logprobs = self._rules.with_logprobs and end > start
-        if not (parsed or show_logprobs):
+        if not self._streams or not (parsed or show_logprobs):
             return None
         return session_pb2.GenerateDelta(
             content=parsed.content,

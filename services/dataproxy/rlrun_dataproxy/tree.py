@@ -74,6 +74,7 @@ class ConversationTree:
         self._by_id: dict[str, Node] = {}
         self._by_request: dict[bytes, list[Node]] = {}
         self._last: Node | None = None
+        self._last_walk: tuple[bytes, list[bytes], list[tuple[bytes, bool]]] = (b"", [], [])
 
     def merge(self, records: Iterable[session_pb2.InteractionRecord]) -> None:
         """Adds what Redis holds and this tree does not."""
@@ -105,15 +106,17 @@ class ConversationTree:
         Raises:
             InvalidRequest: a message that was not seen before is wrong.
         """
-        link = key_link = self._seed(tools, template_kwargs)
-        parent, covered = None, 0
+        seed = self._seed(tools, template_kwargs)
+        raws, steps = self._walked(seed, messages)
+        link = steps[-1][0] if steps else seed
         parsed: dict[int, Message] = {}
-        for index, raw in enumerate(messages):
-            link, ephemeral = self._step(link, raw, index, parsed)
-            if not ephemeral:
-                key_link = link
-            if (node := self._by_link.get(link)) is not None:
-                parent, covered = node, index + 1
+        for index in range(len(steps), len(raws)):
+            step = self._step(link, raws[index], index, parsed)
+            steps.append(step)
+            link = step[0]
+        self._last_walk = (seed, raws, steps)
+        parent, covered = self._parent(steps)
+        key_link = next((link for link, ephemeral in reversed(steps) if not ephemeral), seed)
         return Position(parent=parent, num_parent_messages=covered, link=link, key_link=key_link, parsed=parsed)
 
     def add(self, record: session_pb2.InteractionRecord, *, parent: Node | None, link: bytes, key_link: bytes) -> Node:
@@ -140,6 +143,27 @@ class ConversationTree:
             if not idempotency_key or node.record.idempotency_key == idempotency_key:
                 return node
         return None
+
+    def _walked(self, seed: bytes, messages: Sequence[bytes]) -> tuple[list[bytes], list[tuple[bytes, bool]]]:
+        """The messages, and the steps of as many first ones as the request before had too: comparing bytes is cheaper than hashing them."""
+        raws = list(messages)
+        last_seed, last_raws, last_steps = self._last_walk
+        if seed != last_seed:
+            return raws, []
+        shared = 0
+        for raw, last in zip(raws, last_raws, strict=False):
+            if raw != last:
+                break
+            shared += 1
+        raws[:shared] = last_raws[:shared]  # one copy in memory
+        return raws, last_steps[:shared]
+
+    def _parent(self, steps: Sequence[tuple[bytes, bool]]) -> tuple[Node | None, int]:
+        """The recorded interaction that covers the most messages, and how many."""
+        for index in range(len(steps) - 1, -1, -1):
+            if (node := self._by_link.get(steps[index][0])) is not None:
+                return node, index + 1
+        return None, 0
 
     def _seed(self, tools: bytes, template_kwargs: bytes) -> bytes:
         key = (tools, template_kwargs)

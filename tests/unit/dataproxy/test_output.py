@@ -70,7 +70,8 @@ def test_text_ends_before_the_first_stop_string(text: str, stops: list[str], exp
 def reader(tokenizer: ChatTokenizer, **rules: object) -> OutputReader:
     values = {"stop": (), "opened_thinking": False, "parse_calls": True, **rules}
     return OutputReader(
-        ReadingRules(vocabulary=tokenizer.vocabulary, end_ids=frozenset(tokenizer.eos_ids), **values)  # type: ignore[arg-type]
+        ReadingRules(vocabulary=tokenizer.vocabulary, end_ids=frozenset(tokenizer.eos_ids), **values),  # type: ignore[arg-type]
+        streams=True,
     )
 
 
