@@ -43,7 +43,7 @@ class ChatTokenizer:
             self._template = _environment().from_string(template)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"The chat template has an error in line {error.lineno}: {error.message}", param="model") from error
-        self._special_tokens = dict(special_tokens)
+        self._constants = {**self._template.globals, **special_tokens}
         self.eos_ids = tuple(eos_ids)
         described = msgspec.json.decode(fast.to_str())
         self.vocabulary = _vocabulary(fast, described)
@@ -97,16 +97,18 @@ class ChatTokenizer:
             TemplateRefusal: the template raised, for example because roles do not alternate as it demands.
         """
         try:
-            return self._template.render(
+            context = self._template.new_context(
                 {
-                    **self._special_tokens,
+                    **self._constants,
                     **template_kwargs,
                     "messages": messages,
                     "tools": tools,
                     "documents": None,
                     "add_generation_prompt": add_generation_prompt,
-                }
+                },
+                shared=True,  # globals are among the constants; `render` would copy them, entry by entry, for each text
             )
+            return "".join(self._template.root_render_func(context))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
             raise TemplateRefusal(f"The model's chat template does not take these messages: {error}", param="messages") from error
 

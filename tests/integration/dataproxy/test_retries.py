@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
+from rlrun_dataproxy.dataproxy import MIN_BYTES_FOR_THREAD
 
 from rlrun.proto import common_pb2
 
@@ -82,6 +84,26 @@ async def test_a_retry_that_streams_gets_the_recorded_answer(world: Any) -> None
     assert start.start.interaction_id == done.done.interaction_id == first.interaction_id
     assert delta.delta.content == "rain"
     assert done.done.replayed
+
+
+async def test_while_a_long_prompt_is_tokenised_others_go_on_and_a_retry_joins(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref, other = await world.session(), await world.session()
+    plan, release = world.proxy._planner.plan, threading.Event()
+
+    def slow(located: Any, request: Any) -> Any:
+        if len(request.messages[-1]) > MIN_BYTES_FOR_THREAD:
+            assert release.wait(10), "the loop stood still"
+        return plan(located, request)
+
+    monkeypatch.setattr(world.proxy._planner, "plan", slow)
+    long = world.chat(ref, "word " * (MIN_BYTES_FOR_THREAD // 5), idempotency_key="k")
+    first = asyncio.create_task(world.proxy.generate(long))
+    retry = asyncio.create_task(collect(world.proxy.generate_stream(long)))
+    assert (await world.proxy.generate(world.chat(other, "short"))).content == "ok"
+    assert not first.done()
+    release.set()
+    assert (await first).interaction_id == (await retry)[-1].done.interaction_id
+    assert len(world.engine.requests) == 2
 
 
 async def collect(stream: Any) -> list[Any]:

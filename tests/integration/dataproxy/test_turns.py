@@ -180,11 +180,15 @@ async def test_the_engine_is_given_the_smallest_bound(world: Any, fields: dict[s
 async def test_a_prompt_without_room_is_the_clients_mistake(world: Any, fields: dict[str, Any]) -> None:
     ref = await world.session()
     proxy = world.make_proxy("dp1", max_total_tokens=50)
+    refused = metrics.CALLS.labels(ContextLengthExceeded.code)._value
+    num_refused = refused.get()
     with pytest.raises(ContextLengthExceeded, match=r"len of prompt tokens \d+ exceeds max_total_tokens"):
         await proxy.generate(world.chat(ref, "weather? " * 50, **fields))
     with pytest.raises(ContextLengthExceeded):
         await anext(proxy.generate_stream(world.chat(ref, "weather? " * 50, **fields)))
     assert world.engine.requests == []
+    assert refused.get() == num_refused + 2
+    assert proxy.num_running_calls == 0
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,18 @@ def test_a_refusing_template_is_the_clients_mistake(write_model: Any, tmp_path: 
         prompts.root(messages(user("bad")), tools=None, template_kwargs={})
 
 
-@pytest.mark.parametrize("template", ["{{ messages.__class__.__mro__ }}", "{{ messages.append(1) }}"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update(role='system') }}",
+        "{{ messages[0].content.__class__.__mro__ }}",
+        "{{ '{0.__class__.__mro__}'.format(messages) }}",
+    ],
+)
 def test_a_template_cannot_leave_its_sandbox(write_model: Any, tmp_path: Path, template: str) -> None:
     tokenizer = ChatTokenizer.load(write_model(tmp_path, template=template))
-    with pytest.raises(TemplateRefusal):
-        tokenizer.render([user("x")], tools=None, add_generation_prompt=True, template_kwargs={})
+    for _ in range(2):  # what the first render learned must not open the second
+        with pytest.raises(TemplateRefusal):
+            tokenizer.render([user("x")], tools=None, add_generation_prompt=True, template_kwargs={})

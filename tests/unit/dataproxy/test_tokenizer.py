@@ -39,10 +39,18 @@ def test_end_tokens_are_the_tokenizers_own_and_those_of_the_generation_config(to
         ("{{ enable_thinking }}", "False"),
         ("{% if tools is none %}no tools{% endif %}", "no tools"),
         ("{{ strftime_now('%%') }}", "%"),
+        ("{{ messages[0].nothing is defined }} {{ messages[0].nothing }}", "False "),
+        ("{{ messages[0].get('role') }} {{ messages[0].items() | list | length }}", "user 2"),
+        ("{% for m in messages * 2 %}{{ m.role }}{{ m.content.strip('<') }}{% endfor %}", "userb>&éuserb>&é"),
     ],
 )
 def test_templates_see_what_they_expect(write_model: Any, tmp_path: Path, template: str, expected: str) -> None:
     assert render(ChatTokenizer.load(write_model(tmp_path, template=template)), enable_thinking=False) == expected
+
+
+def test_a_method_is_preferred_to_a_key_of_its_name(write_model: Any, tmp_path: Path) -> None:
+    tokenizer = ChatTokenizer.load(write_model(tmp_path, template="{{ messages[0].items is callable }}"))
+    assert tokenizer.render([{"items": "x"}], tools=None, add_generation_prompt=True, template_kwargs={}) == "True"
 
 
 def test_a_template_may_stand_in_the_tokenizer_config(write_model: Any, tmp_path: Path) -> None:

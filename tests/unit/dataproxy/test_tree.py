@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rlrun_dataproxy import tree as tree_module
 from rlrun_dataproxy.tree import ConversationTree, Node, request_hash
 
@@ -22,8 +25,9 @@ def said(text: str) -> dict[str, str]:
 class Story:
     """Records calls as a DataProxy does."""
 
-    def __init__(self) -> None:
-        self.tree = ConversationTree()
+    def __init__(self, ephemeral: re.Pattern[str] | None = None) -> None:
+        self.ephemeral = ephemeral
+        self.tree = ConversationTree(ephemeral=ephemeral)
         self.records: list[session_pb2.InteractionRecord] = []
 
     def call(self, *messages: Any, answer: str, tools: bytes = b"") -> Node:
@@ -50,7 +54,7 @@ class Story:
         return position.parent.id if position.parent else None
 
     def read_again(self) -> None:
-        self.tree = ConversationTree()
+        self.tree = ConversationTree(ephemeral=self.ephemeral)
         self.tree.merge(reversed(self.records))
 
 
@@ -136,3 +140,20 @@ def test_only_messages_not_seen_at_their_place_are_parsed() -> None:
     assert sorted(position.parsed) == [1, 2]
     again = story.tree.locate(raw("a", said("A"), "b"), tools=b"", template_kwargs=b"")
     assert again.parsed == {}
+
+
+CONVERSATIONS = st.lists(st.sampled_from(["a", "b", "note", said("A"), said("B")]), min_size=1, max_size=6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(calls=st.lists(st.tuples(CONVERSATIONS, st.sampled_from([b"", b"[{}]"]), st.sampled_from("AB")), max_size=12))
+def test_a_place_does_not_depend_on_the_request_before(calls: list[tuple[list[Any], bytes, str]]) -> None:
+    story = Story(ephemeral=re.compile("^note$"))
+    for messages, tools, answer in calls:
+        fresh = ConversationTree(ephemeral=story.ephemeral)
+        fresh.merge(story.records)
+        expected = fresh.locate(raw(*messages), tools=tools, template_kwargs=b"")
+        found = story.tree.locate(raw(*messages), tools=tools, template_kwargs=b"")
+        assert (found.link, found.key_link, found.num_parent_messages) == (expected.link, expected.key_link, expected.num_parent_messages)
+        assert (found.parent and found.parent.id) == (expected.parent and expected.parent.id)
+        story.call(*messages, answer=answer, tools=tools)
