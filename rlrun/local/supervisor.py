@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import yaml
 from rich.console import Console
@@ -150,13 +150,15 @@ class LocalStack:
 
 
 def make_model(uri: str, data_dir: Path) -> str:
-    """Makes a `tiny://` model once and returns its `file://` URI; other URIs stay."""
+    """Makes a `tiny://NAME` or `tiny://NAME?seed=N` model once and returns its `file://` URI; other URIs stay."""
     parts = urlsplit(uri)
     if parts.scheme != "tiny":
         return uri
-    directory = data_dir / "models" / parts.netloc
+    seed = parse_qs(parts.query).get("seed", ["0"])[0]
+    directory = data_dir / "models" / f"{parts.netloc}-{seed}"
     if not (directory / "config.json").is_file():
-        made = subprocess.run([sys.executable, "-m", "rlrun_trainer.tiny", str(directory)], env=inherited_environ(), check=False)
+        command = [sys.executable, "-m", "rlrun_trainer.tiny", str(directory), "--name", parts.netloc, "--seed", seed]
+        made = subprocess.run(command, env=inherited_environ(), check=False)
         if made.returncode != 0:
             raise Unavailable(f"making {uri} failed with exit code {made.returncode}; its output is above")
     return f"file://{directory}"

@@ -28,7 +28,7 @@ class ModelSpec(SpecModel):
     uri: str = Field(
         max_length=1024,
         pattern=r"^(tiny|file|hf|pvc|s3)://[^\s]+$",
-        description="Initial weights: tiny://NAME (a made small model), file://PATH, hf://ORG/REPOSITORY, pvc://CLAIM/PATH or s3://BUCKET/PATH.",
+        description="Initial weights: tiny://NAME?seed=N (a made small model), file://PATH, hf://ORG/REPOSITORY, pvc://CLAIM/PATH or s3://BUCKET/PATH.",
     )
     name: str = Field(default="default", min_length=1, max_length=256, description="What agents write into `model`.")
     max_total_tokens: Tokens = Field(
