@@ -17,9 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def seeded(document: Path, seed: int, directory: Path) -> Path:
-    """A copy of the document in which everything random depends on `seed`."""
+    """A copy of the document with another seed of the training; the initial weights stay."""
     content = yaml.safe_load(document.read_text())
-    content["spec"]["model"]["uri"] = f"tiny://digits?seed={seed}"
     content["spec"]["trainer"]["seed"] = seed
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "rlrun.yaml"
@@ -31,7 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--document", type=Path, default=ROOT / "examples/tiny-cpu.yaml", help="RLRun document")
     parser.add_argument("--data-dir", type=Path, default=ROOT / ".rlrun/demo", help="emptied first (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights, the training and the tasks")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the training and the tasks")
     parser.add_argument("--separate", action="store_true", help="each service in a process of its own")
     arguments, rest = parser.parse_known_args()
     shutil.rmtree(arguments.data_dir, ignore_errors=True)
