@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 
@@ -14,7 +13,7 @@ from rlrun_trainer.tiny.tokenizer import build_tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-CALL = re.compile(r"<tool_call>\n(.*)\n</tool_call><\|im_end\|>")
+CALL = re.compile(r'<tool_call>\n\{"name": "lookup", "arguments": \{"key": "(.*)"\}\}\n</tool_call><\|im_end\|>')
 SAMPLES = 256
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -47,11 +46,9 @@ def test_the_question_is_answered_by_a_call_with_its_key(model: Qwen3ForCausalLM
     rng = random.Random(5)
     keys = [draw_key(rng) for _ in range(64)]
     texts = sample(model, tokenizer, [render(tokenizer, [question(key)], [LOOKUP_TOOL], generate=True) for key in keys], num_tokens=24)
-    good = 0
-    for key, text in zip(keys, texts, strict=True):
-        call = CALL.fullmatch(text)
-        good += call is not None and json.loads(call[1]) == {"name": "lookup", "arguments": {"key": key}}
-    assert good > 0.9 * len(keys), texts[:5]
+    calls = [CALL.fullmatch(text) for text in texts]
+    good = sum(call is not None and call[1] == key for key, call in zip(keys, calls, strict=True))
+    assert good > 0.8 * len(keys), texts[:5]
 
 
 def test_the_tool_s_digit_is_answered_by_a_random_one(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
