@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -89,14 +89,6 @@ class Connection:
         """One plain command; bytes back. Raises `StoreUnavailable`."""
         async with self._round_trip():
             return await self._client.execute_command(*arguments)
-
-    async def transaction(self, commands: Iterable[Sequence[Arg]]) -> list[Any]:
-        """Commands in one MULTI/EXEC: their answers belong to one moment. Raises `StoreUnavailable`."""
-        async with self._round_trip(), self._client.pipeline(transaction=True) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
-            answers: list[Any] = await pipeline.execute()
-            return answers
 
     async def run(self, script: Script, *arguments: Arg) -> Any:
         """One transition. Raises `StoreUnavailable`."""

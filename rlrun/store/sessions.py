@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rlrun.errors import InvalidRequest, NotFound
+from rlrun.errors import InvalidRequest
 from rlrun.proto import session_pb2
+from rlrun.store.batching import BatchedScript
 from rlrun.store.connection import Connection
-from rlrun.store.group_commit import GroupCommit
 from rlrun.store.keys import check_id
 from rlrun.store.replies import refuse, session_answer, session_info
 from rlrun.store.scripts import load_script
@@ -18,6 +18,7 @@ from rlrun.store.types import Admission, SessionData, SessionInfo, SweptSession
 _PLACE = load_script("place")
 _BY_KEY = load_script("by_key")
 _CLAIM = load_script("claim")
+_LOAD = load_script("load")
 _RECORD = load_script("record")
 _SET_REWARD = load_script("set_reward")
 _FINISH = load_script("finish")
@@ -26,6 +27,9 @@ _MARK_EXPORTED = load_script("mark_exported")
 _SWEEP = load_script("sweep")
 _LIST = load_script("list_sessions")
 _DELETE_OLD = load_script("delete_old")
+# Batches are bounded by what they carry; how much a session has is not known before it is read.
+_ASSUMED_SESSION_BYTES = 256 << 10
+_INFO_BYTES = 512
 
 
 class SessionStore:
@@ -36,11 +40,14 @@ class SessionStore:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._records = GroupCommit(connection, _RECORD)
+        self._records = BatchedScript(connection, _RECORD)
+        self._loads = BatchedScript(connection, _LOAD)
+        self._by_key = BatchedScript(connection, _BY_KEY)
 
     async def close(self) -> None:
-        """Waits for records in flight."""
-        await self._records.close()
+        """Waits for what is in flight."""
+        for script in (self._records, self._loads, self._by_key):
+            await script.close()
 
     async def place(
         self, *, session_id: str, task_id: str, group_id: str, group_size: int, key_hash: str, owner_id: str, admission: Admission
@@ -69,7 +76,7 @@ class SessionStore:
 
     async def by_key(self, key_hash: str) -> SessionInfo | None:
         """The session that a key (SHA-256, hex) opens, in whatever state it is."""
-        answer = await self._connection.run(_BY_KEY, key_hash)
+        answer = await self._by_key.call(key_hash, size_bytes=_INFO_BYTES)
         return None if answer[0] == b"MISSING" else session_answer(answer, session_id="")
 
     async def get(self, session_id: str) -> SessionInfo | None:
@@ -96,17 +103,15 @@ class SessionStore:
 
     async def load(self, session_id: str) -> SessionData:
         """All of a session, at one moment. Raises: NotFound."""
-        keys = self._connection.keys
-        row, values, rewards = await self._connection.transaction(
-            [("HGETALL", keys.session(session_id)), ("HVALS", keys.interactions(session_id)), ("HGETALL", keys.rewards(session_id))]
-        )
-        if not row:
-            raise NotFound(f"Session {session_id} not found")
+        answer = await self._loads.call(session_id, size_bytes=_ASSUMED_SESSION_BYTES)
+        if answer[0] != b"OK":
+            refuse(answer, session_id=session_id)
+        row, values, rewards = answer[2:]
         records = [session_pb2.InteractionRecord.FromString(value) for value in values]
         return SessionData(
             info=session_info(session_id, row),
             records=sorted(records, key=lambda record: (record.index, record.id)),
-            rewards={interaction.decode(): float(reward) for interaction, reward in rewards.items()},
+            rewards={interaction.decode(): float(reward) for interaction, reward in zip(rewards[::2], rewards[1::2], strict=True)},
         )
 
     async def set_reward(self, session_id: str, fence: int, interaction_id: str, reward: float, *, queue: bool) -> SessionInfo:

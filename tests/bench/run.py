@@ -34,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=1, help="rounds; the report shows the median of each case and the range")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measured window")
     parser.add_argument("--warmup", type=float, default=1.5, help="seconds before it that do not count")
-    parser.add_argument("--concurrent", type=int, default=2000, help="calls at once on the 3 s engine")
+    parser.add_argument("--concurrent", type=int, default=2000, help="sessions that call the 3 s engine")
     parser.add_argument("--sessions", type=int, default=1000, help="open sessions of the memory case")
     parser.add_argument(
         "--profile", action="store_true", help="sample the stacks of rlrun's processes and print where the time goes (costs a few per cent)"
@@ -112,7 +112,8 @@ class Bench:
             result.case = "short, 20 ms engine"
             self._take(target, result)
         if "concurrent" in chosen and target is not mock:
-            self._take(target, await cases.run_concurrent(target, mock, plan, material))
+            for result in await cases.run_concurrent(target, mock, plan, material):
+                self._take(target, result)
 
     def _take(self, target: Target, result: Result) -> None:
         self.results.append(result)

@@ -63,16 +63,31 @@ class Members:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[router_pb2.Role.ValueType, tuple[float, list[router_pb2.Member]]] = {}
+        self._reading: dict[router_pb2.Role.ValueType, asyncio.Task[list[router_pb2.Member]]] = {}
 
     async def of(self, role: router_pb2.Role.ValueType) -> list[router_pb2.Member]:
-        now = asyncio.get_running_loop().time()
         seen = self._seen.get(role)
-        if seen is None or now - seen[0] > MEMBERS_TTL_SECONDS:
-            seen = self._seen[role] = now, await self._store.members.list(role)
-        return seen[1]
+        if seen is not None and asyncio.get_running_loop().time() - seen[0] <= MEMBERS_TTL_SECONDS:
+            return seen[1]
+        if (reading := self._reading.get(role)) is None:
+            reading = self._reading[role] = asyncio.create_task(self._read(role))
+        return await asyncio.shield(reading)
 
     def forget(self) -> None:
+        """What is read now may be out of date too."""
         self._seen.clear()
+        self._reading.clear()
+
+    async def _read(self, role: router_pb2.Role.ValueType) -> list[router_pb2.Member]:
+        started = asyncio.get_running_loop().time()
+        try:
+            members = await self._store.members.list(role)
+            if self._reading.get(role) is asyncio.current_task():
+                self._seen[role] = started, members
+            return members
+        finally:
+            if self._reading.get(role) is asyncio.current_task():
+                del self._reading[role]
 
 
 class Router:

@@ -18,6 +18,7 @@ CONNECTIONS = (1, 8, 32, 128)
 MIN_SESSIONS = 200
 SESSION_TURNS = 50
 IDLE_SECONDS = 3.0
+SLOW_ENGINE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,19 +181,34 @@ async def peak_calls(mock: Target) -> int:
     return int(answer["peak"])
 
 
-async def run_concurrent(target: Target, mock: Target, plan: Plan, material: Material, delay_seconds: float = 3.0) -> Result:
-    """All sessions call at once; the engine takes `delay_seconds` whatever its load, so that is what each call should take."""
+async def run_concurrent(target: Target, mock: Target, plan: Plan, material: Material) -> tuple[Result, Result]:
+    """Sessions that call an engine which takes three seconds whatever its load, so that is what each call should take.
+
+    First all of them at once, each with the first call of its session; then call after call, begun one after the other.
+    """
     routes = await target.open_sessions(plan.num_concurrent)
-    requests = [next(turns([route], SHORT, material, seed=number)) for number, route in enumerate(routes)]
-    await set_delay(mock, delay_seconds)
+    sources = [turns([route], SHORT, material, seed=number) for number, route in enumerate(routes)]
+    await set_delay(mock, SLOW_ENGINE_SECONDS)
     cpu = _Cpu(target)
     cpu.start()
-    measured = await burst(target.port, requests)
+    measured = await burst(target.port, [next(source) for source in sources])
     cpu.end()
-    result = _result(target, f"{delay_seconds:g} s engine", len(requests), measured, cpu)
-    result.notes["peak at the engine"] = await peak_calls(mock)
+    at_once = _result(target, "3 s engine, all at once", len(sources), measured, cpu)
+    at_once.notes["peak at the engine"] = await peak_calls(mock)
+    cpu = _Cpu(target)
+    measured = await closed_loop(
+        target.port,
+        sources,
+        warmup_seconds=SLOW_ENGINE_SECONDS,
+        seconds=2 * SLOW_ENGINE_SECONDS,
+        ramp_seconds=SLOW_ENGINE_SECONDS,
+        at_start=cpu.start,
+        at_end=cpu.end,
+    )
+    steady = _result(target, "3 s engine, steady", len(sources), measured, cpu)
+    steady.notes["peak at the engine"] = await peak_calls(mock)
     await set_delay(mock, 0.0)
-    return result
+    return at_once, steady
 
 
 async def run_memory(target: Target, plan: Plan, material: Material) -> Result:

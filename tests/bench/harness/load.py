@@ -109,8 +109,11 @@ async def closed_loop(
     seconds: float,
     at_start: Callable[[], None],
     at_end: Callable[[], None],
+    ramp_seconds: float = 0.0,
 ) -> Measured:
     """One connection per source of requests. `at_start` and `at_end` are called at the edges of the measured window.
+
+    The connections begin one after the other over `ramp_seconds`.
 
     Warm-up and window last longer where calls are slow: until each connection had one call, then until there were four for each, but at
     most MAX_STRETCH times as long.
@@ -118,7 +121,8 @@ async def closed_loop(
     clients = [await Client.connect(port) for _ in sources]
     run = _Run()
     window = asyncio.create_task(_window(run, len(sources), warmup_seconds, seconds, at_start, at_end))
-    await asyncio.gather(*(_drive(client, source, run) for client, source in zip(clients, sources, strict=True)))
+    begin = [ramp_seconds * number / len(sources) for number in range(len(sources))]
+    await asyncio.gather(*(_drive(*one, run) for one in zip(clients, sources, begin, strict=True)))
     await window
     for client in clients:
         client.close()
@@ -152,7 +156,8 @@ async def _stretch(run: _Run, num_clients: int, seconds: float, *, min_calls: in
         await asyncio.sleep(0.02)
 
 
-async def _drive(client: Client, source: Iterator[bytes], run: _Run) -> None:
+async def _drive(client: Client, source: Iterator[bytes], begin: float, run: _Run) -> None:
+    await asyncio.sleep(begin)
     for request in source:
         if run.over:
             return

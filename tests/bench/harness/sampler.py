@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import time
 from collections import Counter
@@ -67,8 +68,9 @@ class _Samples:
             "own": self.own.most_common(60),
             "total": self.total.most_common(150),
         }
-        with open(path, "w") as file:
+        with open(f"{path}.new", "w") as file:
             json.dump(data, file)
+        os.replace(f"{path}.new", path)  # a reader sees all of it or nothing
 
 
 def _name(frame: FrameType) -> str:

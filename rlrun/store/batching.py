@@ -13,7 +13,7 @@ MAX_BATCH_CALLS = 128
 MAX_BATCH_BYTES = 4 << 20
 
 
-class GroupCommit:
+class BatchedScript:
     """One caller's latency is at most two round trips; the cost of a round trip is shared by all who wait.
 
     A cancelled caller's call may still take place. Not for use by several event loops at once.
@@ -30,7 +30,7 @@ class GroupCommit:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((arguments, size_bytes, answer))
         if self._leader is None:
-            self._leader = asyncio.create_task(self._lead(), name=f"group commit of {self._script.name}")
+            self._leader = asyncio.create_task(self._lead(), name=f"batches of {self._script.name}")
         return await answer
 
     async def close(self) -> None:
