@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 # A timer that comes this much late was held back by other work of the process.
-_STALL_SECONDS = 0.05
+_STALL_SECONDS = 0.02
 
 
 class AnswerWithin:

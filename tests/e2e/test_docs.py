@@ -11,6 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -55,6 +56,7 @@ def environ() -> dict[str, str]:
 @pytest.mark.timeout(400)
 def test_the_shell_blocks_run_in_order(environ: dict[str, str]) -> None:
     server: subprocess.Popen[bytes] | None = None
+    children: list[psutil.Process] = []
     try:
         for page, block in blocks("sh"):
             if is_make(block):
@@ -70,10 +72,12 @@ def test_the_shell_blocks_run_in_order(environ: dict[str, str]) -> None:
             assert ran.returncode == 0, f"{page}: {block}\n{ran.stdout}\n{ran.stderr}"
     finally:
         if server is not None:
+            children = psutil.Process(server.pid).children(recursive=True)
             server.send_signal(signal.SIGINT)
             assert server.wait(60) == 0
     assert server is not None, f"no page shows `{UP}`"
-    assert not children_of(server.pid)
+    assert len(children) >= 4  # services, a worker, a trainer, Redis
+    assert not [child for child in children if child.is_running()]
 
 
 def wait_ready(server: subprocess.Popen[bytes]) -> None:
@@ -86,7 +90,3 @@ def wait_ready(server: subprocess.Popen[bytes]) -> None:
             assert server.poll() is None, "`rlrun up` ended"
             assert time.monotonic() < deadline, "`rlrun up` was not ready in time"
             time.sleep(0.5)
-
-
-def children_of(pid: int) -> list[str]:
-    return subprocess.run(["pgrep", "--parent", str(pid)], capture_output=True, text=True, check=False).stdout.split()
