@@ -104,12 +104,11 @@ class SessionStore:
     async def load(self, session_id: str) -> SessionData:
         """All of a session, at one moment. Raises: NotFound."""
         answer = await self._loads.call(session_id, size_bytes=_ASSUMED_SESSION_BYTES)
-        if answer[0] != b"OK":
-            refuse(answer, session_id=session_id)
-        row, values, rewards = answer[2:]
+        info = session_answer(answer, session_id=session_id)
+        values, rewards = answer[3:]
         records = [session_pb2.InteractionRecord.FromString(value) for value in values]
         return SessionData(
-            info=session_info(session_id, row),
+            info=info,
             records=sorted(records, key=lambda record: (record.index, record.id)),
             rewards={interaction.decode(): float(reward) for interaction, reward in zip(rewards[::2], rewards[1::2], strict=True)},
         )

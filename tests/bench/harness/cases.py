@@ -7,7 +7,7 @@ import json
 import random
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from harness.load import Client, Measured, burst, closed_loop, http_request
@@ -142,10 +142,16 @@ async def run_growing(target: Target, connections: int, plan: Plan, material: Ma
     return result
 
 
-async def _closed(target: Target, case: str, sources: Sequence[Iterator[bytes]], plan: Plan) -> Result:
+async def _closed(target: Target, case: str, sources: Sequence[Iterator[bytes]], plan: Plan, *, ramp_seconds: float = 0.0) -> Result:
     cpu = _Cpu(target)
     measured = await closed_loop(
-        target.port, sources, warmup_seconds=plan.warmup_seconds, seconds=plan.seconds, at_start=cpu.start, at_end=cpu.end
+        target.port,
+        sources,
+        warmup_seconds=plan.warmup_seconds,
+        seconds=plan.seconds,
+        at_start=cpu.start,
+        at_end=cpu.end,
+        ramp_seconds=ramp_seconds,
     )
     return _result(target, case, len(sources), measured, cpu)
 
@@ -193,19 +199,10 @@ async def run_concurrent(target: Target, mock: Target, plan: Plan, material: Mat
     cpu.start()
     measured = await burst(target.port, [next(source) for source in sources])
     cpu.end()
-    at_once = _result(target, "3 s engine, all at once", len(sources), measured, cpu)
+    at_once = _result(target, f"{SLOW_ENGINE_SECONDS:g} s engine, all at once", len(sources), measured, cpu)
     at_once.notes["peak at the engine"] = await peak_calls(mock)
-    cpu = _Cpu(target)
-    measured = await closed_loop(
-        target.port,
-        sources,
-        warmup_seconds=SLOW_ENGINE_SECONDS,
-        seconds=2 * SLOW_ENGINE_SECONDS,
-        ramp_seconds=SLOW_ENGINE_SECONDS,
-        at_start=cpu.start,
-        at_end=cpu.end,
-    )
-    steady = _result(target, "3 s engine, steady", len(sources), measured, cpu)
+    slow = replace(plan, warmup_seconds=SLOW_ENGINE_SECONDS, seconds=2 * SLOW_ENGINE_SECONDS)
+    steady = await _closed(target, f"{SLOW_ENGINE_SECONDS:g} s engine, steady", sources, slow, ramp_seconds=SLOW_ENGINE_SECONDS)
     steady.notes["peak at the engine"] = await peak_calls(mock)
     await set_delay(mock, 0.0)
     return at_once, steady
