@@ -45,12 +45,18 @@ class LocalStack:
         self.port = port if port is not None else 8080
         self.admin_key_file = self.data_dir / "admin.key"
         self.children: list[Child] = []
+        self._ports: dict[str, list[int]] = {}
         self._separate = separate
         self._redis: EmbeddedRedis | None = None
 
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def gateway_urls(self) -> list[str]:
+        """The first is `base_url`; there are more where `separate` services have several gateways."""
+        return [f"http://127.0.0.1:{port}" for port in self._ports["gateway"]]
 
     @property
     def redis_url(self) -> str:
@@ -105,25 +111,21 @@ class LocalStack:
         (self.data_dir / "resolved.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
 
     def _start(self) -> None:
-        groups = self._groups()
-        ports = [[self._port_of(name, groups[:index]) for name in group] for index, group in enumerate(groups)]
-        routers = [
-            port for group, chosen in zip(groups, ports, strict=True) for name, port in zip(group, chosen, strict=True) if name == "router"
-        ]
+        groups = [[(name, self._port_for(name)) for name in group] for group in self._groups()]
         environ = {
             **inherited_environ(),
             "RLRUN_CONFIG": str(self.data_dir / "resolved.yaml"),
             "RLRUN_REDIS_URL": self.redis_url,
-            "RLRUN_ROUTER": ",".join(f"127.0.0.1:{port}" for port in routers),
+            "RLRUN_ROUTER": ",".join(f"127.0.0.1:{port}" for port in self._ports["router"]),
             "RLRUN_ADMIN_KEY_FILE": str(self.admin_key_file),
             "RLRUN_SERVICE_TOKEN_FILE": str(self.data_dir / "service.token"),
         }
-        for group, chosen in zip(groups, ports, strict=True):
+        for group in groups:
             ops_port = free_port()
-            name = "+".join(group)
+            name = "+".join(name for name, _ in group)
             child = Child(
                 name=name,
-                command=[sys.executable, "-m", "rlrun.service", *(f"{one}={port}" for one, port in zip(group, chosen, strict=True))],
+                command=[sys.executable, "-m", "rlrun.service", *(f"{one}={port}" for one, port in group)],
                 environ={**environ, "RLRUN_OPS_PORT": str(ops_port)},
                 ops_port=ops_port,
                 log_path=self.data_dir / "logs" / f"{name}-{len(self.children)}.log",
@@ -143,10 +145,11 @@ class LocalStack:
         groups += [("worker",)] * run.worker.replicas
         return groups if run.trainer is None else [*groups, ("trainer",)]
 
-    def _port_of(self, name: str, earlier: list[tuple[str, ...]]) -> int:
+    def _port_for(self, name: str) -> int:
         """The first gateway has the port that was asked for; all others take free ones."""
-        first_gateway = name == "gateway" and not any("gateway" in group for group in earlier)
-        return self.port if first_gateway else free_port()
+        taken = self._ports.setdefault(name, [])
+        taken.append(self.port if name == "gateway" and not taken else free_port())
+        return taken[-1]
 
 
 def make_model(uri: str, data_dir: Path) -> str:

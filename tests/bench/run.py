@@ -105,6 +105,7 @@ class Bench:
         if "growing" in chosen and target is not mock:
             for connections in (1, 8):
                 self._take(target, await cases.run_growing(target, connections, plan, material))
+            self._take(target, await cases.run_by_turn(target, material))
         if "engine20ms" in chosen:
             await cases.set_delay(mock, 0.020)
             result = await cases.run_turns(target, SHORT, 32, plan, material)

@@ -21,11 +21,15 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def small_document(tmp_path: Path, tiny_model: str) -> Callable[..., Path]:
-    def make(*, batch_size: int) -> Path:
+    def make(*, batch_size: int, replicas: int = 1, keep_checkpoints: int | None = None) -> Path:
         document = yaml.safe_load(EXAMPLE.read_text())
         document["spec"]["model"]["uri"] = tiny_model
         document["spec"]["trainer"]["batchSize"] = batch_size
         document["spec"]["rollout"]["admission"] = "Unlimited"
+        for service in ("gateway", "router", "dataproxy", "worker"):
+            document["spec"].setdefault(service, {})["replicas"] = replicas
+        if keep_checkpoints is not None:
+            document["spec"]["trainer"]["checkpoint"] = {"keep": keep_checkpoints}
         path = tmp_path / "rlrun.yaml"
         path.write_text(yaml.safe_dump(document))
         return path

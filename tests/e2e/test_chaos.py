@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import os
 import random
 import signal
@@ -20,6 +22,7 @@ from rlrun.local.supervisor import LocalStack, free_port
 from rlrun.store import Store
 
 ROUNDS = int(os.environ.get("RLRUN_TEST_CHAOS_ROUNDS", "5"))
+BATCH_SIZE = 8
 SERVICES = ("gateway", "router", "dataproxy", "worker", "trainer")
 
 
@@ -34,10 +37,11 @@ class Witness:
 
 
 class Load:
-    """Agents that never give up: each call is repeated until it is answered."""
+    """Agents that never give up: each call is repeated until it is answered, at the next gateway where there are several."""
 
     def __init__(self, stack: LocalStack, witness: Witness, http: aiohttp.ClientSession) -> None:
         self._stack, self._witness, self._http = stack, witness, http
+        self._gateways = itertools.cycle(stack.gateway_urls)
         self.stopped = False
 
     async def agent(self, number: int) -> None:
@@ -51,7 +55,7 @@ class Load:
 
     async def _converse(self, session_id: str, key: str) -> None:
         messages: list[dict[str, object]] = [{"role": "user", "content": f"hello from {session_id}"}]
-        async with AsyncOpenAI(base_url=f"{self._stack.base_url}/v1", api_key=key, max_retries=0, timeout=60) as client:
+        async with AsyncOpenAI(base_url=f"{next(self._gateways)}/v1", api_key=key, max_retries=0, timeout=60) as client:
             for turn in range(3):
                 answer = await self._until_answered(client, messages)
                 self._witness.answered.setdefault(session_id, []).append(answer.id)  # type: ignore[attr-defined]
@@ -71,13 +75,14 @@ class Load:
             except APIError as error:
                 self._witness.errors[type(error).__name__] += 1
                 attempt += 1
+                client.base_url = f"{next(self._gateways)}/v1"
                 await asyncio.sleep(0.2)
 
     async def _post(self, path: str, key: str, body: dict[str, object], *, gone_is_fine: bool = False) -> dict[str, object]:
         while True:
             try:
                 async with self._http.post(
-                    f"{self._stack.base_url}{path}", json=body, headers={"Authorization": f"Bearer {key}"}
+                    f"{next(self._gateways)}{path}", json=body, headers={"Authorization": f"Bearer {key}"}
                 ) as answer:
                     if answer.status == 200:
                         return dict(await answer.json())
@@ -107,8 +112,10 @@ async def watch_versions(store: Store, witness: Witness) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-async def test_killed_services_lose_nothing(tmp_path: Path, small_document: Callable[..., Path]) -> None:
-    with LocalStack(small_document(batch_size=8), data_dir=tmp_path / "data", port=free_port(), separate=True) as stack:
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_killed_services_lose_nothing(tmp_path: Path, small_document: Callable[..., Path], replicas: int) -> None:
+    document = small_document(batch_size=BATCH_SIZE, replicas=replicas, keep_checkpoints=10_000)
+    with LocalStack(document, data_dir=tmp_path / "data", port=free_port(), separate=True) as stack:
         store = await Store.connect(stack.redis_url, run=stack.run.metadata.name)
         witness = Witness()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
@@ -117,7 +124,7 @@ async def test_killed_services_lose_nothing(tmp_path: Path, small_document: Call
             agents = [asyncio.create_task(load.agent(number)) for number in range(6)]
             for _ in range(ROUNDS):
                 for service in SERVICES:
-                    process = stack.child(service).process
+                    process = random.choice([child for child in stack.children if child.name == service]).process
                     assert process is not None
                     os.kill(process.pid, signal.SIGKILL)
                     await asyncio.sleep(random.uniform(4, 7))
@@ -127,8 +134,19 @@ async def test_killed_services_lose_nothing(tmp_path: Path, small_document: Call
             await settle(store, witness)
             for task in background:
                 task.cancel()
-        await check(store, witness)
+        await check(store, witness, trained_sessions(stack.run.checkpoint_directory(stack.data_dir)))
         await store.close()
+
+
+def trained_sessions(checkpoints: Path) -> Counter[str]:
+    """How often each session went into the weights that training arrived at: by the chain of checkpoints that led to them."""
+    trained: Counter[str] = Counter()
+    name = max((path.name for path in checkpoints.glob("step-*")), default=None)
+    while name is not None:
+        state = json.loads((checkpoints / name / "state.json").read_text())
+        trained.update(ref.split()[1] for ref in state["trajectory_ids"])
+        name = state["parent"]
+    return trained
 
 
 async def settle(store: Store, witness: Witness) -> None:
@@ -136,29 +154,31 @@ async def settle(store: Store, witness: Witness) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         waiting = [one for one in witness.rewarded if (info := await store.sessions.get(one)) and info.state in ("ACTIVE", "QUEUED")]
-        if len(waiting) < 8:
+        if len(waiting) < BATCH_SIZE:
             return
         await asyncio.sleep(0.5)
 
 
-async def check(store: Store, witness: Witness) -> None:
+async def check(store: Store, witness: Witness, trained: Counter[str]) -> None:
     states: Counter[str] = Counter()
     lost = []
     for session_id, answered in witness.answered.items():
         data = await store.sessions.load(session_id)
         records = {record.id: record for record in data.records}
         lost += [one for one in answered if one not in records or not records[one].output_ids]
-        children = [records[one] for one in answered[1:] if one in records]
-        assert all(child.parent_id for child in children), f"{session_id}: a later turn lost its token prefix"
+        for previous, one in itertools.pairwise(answered):
+            assert one not in records or records[one].parent_id == previous, f"{session_id}: a later turn lost its token prefix"
         if session_id in witness.rewarded:
             states[str(data.info.state)] += 1
             assert str(data.info.state) != "DISCARDED" or data.info.reason, session_id
+            assert (trained[session_id] == 1) == (data.info.state == "TRAINED"), f"{session_id}: {data.info}"
     num_calls = sum(map(len, witness.answered.values()))
     print(f"\n{num_calls} answered calls, {len(lost)} lost; sessions {dict(states)}; versions up to {max(witness.versions, default=0)}")
     print(f"errors seen by clients: {dict(witness.errors)}")
     assert not lost
+    assert set(trained.values()) == {1}, f"trained more than once: {[one for one, times in trained.items() if times > 1]}"
     assert num_calls > 0
     assert states["TRAINED"] > 0
     assert set(states) <= {"TRAINED", "QUEUED", "DISCARDED"}
-    assert states["QUEUED"] < 8
+    assert states["QUEUED"] < BATCH_SIZE
     assert witness.versions == sorted(witness.versions)

@@ -17,6 +17,8 @@ from harness.text import Material
 CONNECTIONS = (1, 8, 32, 128)
 MIN_SESSIONS = 200
 SESSION_TURNS = 50
+BY_TURN_SESSIONS = 100
+BY_TURN_CONNECTIONS = 8
 IDLE_SECONDS = 3.0
 SLOW_ENGINE_SECONDS = 3.0
 
@@ -142,6 +144,29 @@ async def run_growing(target: Target, connections: int, plan: Plan, material: Ma
     return result
 
 
+async def run_by_turn(target: Target, material: Material) -> Result:
+    """The same sessions turn by turn, all of them one turn further each time: does a late turn cost more than an early one?"""
+    routes = await target.open_sessions(BY_TURN_SESSIONS)
+    sources = [growing([route], material, seed=number) for number, route in enumerate(routes)]
+    cpu = _Cpu(target)
+    cost: list[float] = []
+    for _ in range(SESSION_TURNS):
+        requests = [next(source) for source in sources]
+        cpu.start()
+        await _send_all(target, requests)
+        cpu.end()
+        cost.append(1000 * sum(cpu.used.values()) / len(requests))
+    notes = {f"CPU ms, turns {first + 1}-{first + 10}": round(sum(cost[first : first + 10]) / 10, 3) for first in range(0, SESSION_TURNS, 10)}
+    return Result(
+        target=target.name,
+        case="turn by turn",
+        connections=BY_TURN_CONNECTIONS,
+        calls=BY_TURN_SESSIONS * SESSION_TURNS,
+        cpu_ms_per_call={"all": sum(cost) / len(cost)},
+        notes=notes,
+    )
+
+
 async def _closed(target: Target, case: str, sources: Sequence[Iterator[bytes]], plan: Plan, *, ramp_seconds: float = 0.0) -> Result:
     cpu = _Cpu(target)
     measured = await closed_loop(
@@ -238,7 +263,7 @@ async def run_memory(target: Target, plan: Plan, material: Material) -> Result:
     return Result(target=target.name, case="memory", connections=count, calls=10 * count, notes=notes)
 
 
-async def _send_all(target: Target, requests: Sequence[bytes], num_clients: int = 8) -> None:
+async def _send_all(target: Target, requests: Sequence[bytes], num_clients: int = BY_TURN_CONNECTIONS) -> None:
     """Once each, over a few connections. Raises CallFailed."""
     waiting = iter(requests)
 
