@@ -40,6 +40,7 @@ def parse_arguments() -> argparse.Namespace:
         "--profile", action="store_true", help="sample the stacks of rlrun's processes and print where the time goes (costs a few per cent)"
     )
     parser.add_argument("--profile-rows", type=int, default=25, help="rows of each profile table")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="a new directory for logs and data of what is measured, which then stay")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there as JSON")
     return parser.parse_args()
 
@@ -61,7 +62,7 @@ class Bench:
 
     def run(self) -> None:
         os.sched_setaffinity(0, {self.cores.load})
-        with targets.work_dir() as directory, targets.mock_engine(self.material, self.cores, directory) as mock:
+        with targets.work_dir(self.arguments.logs) as directory, targets.mock_engine(self.material, self.cores, directory) as mock:
             for number in range(self.arguments.runs):
                 # All targets in each round, so that whatever else the machine does falls on all of them alike.
                 round_directory = directory / f"round-{number}"

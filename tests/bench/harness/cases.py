@@ -156,7 +156,9 @@ async def run_by_turn(target: Target, material: Material) -> Result:
         await _send_all(target, requests)
         cpu.end()
         cost.append(1000 * sum(cpu.used.values()) / len(requests))
-    notes = {f"CPU ms, turns {first + 1}-{first + 10}": round(sum(cost[first : first + 10]) / 10, 3) for first in range(0, SESSION_TURNS, 10)}
+    notes = {
+        f"CPU ms, turns {first + 1}-{first + 10}": round(sum(cost[first : first + 10]) / 10, 3) for first in range(0, SESSION_TURNS, 10)
+    }
     return Result(
         target=target.name,
         case="turn by turn",

@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import numpy as np
+import orjson
 from rlrun_worker.engine import Chunk, EngineStatus, FinishReason, Ids, Sampling, Scores, VersionSpan
 
 from rlrun.errors import InvalidRequest, Unavailable
@@ -27,7 +28,6 @@ class _Answer(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Answer)
-_encode = msgspec.json.Encoder().encode
 _HEADERS = {"Content-Type": "application/json"}
 
 
@@ -58,7 +58,7 @@ class MockServerEngine:
     ) -> AsyncGenerator[Chunk, None]:
         body = {
             "rid": request_id,
-            "input_ids": prompt_ids.tolist(),
+            "input_ids": prompt_ids,
             "sampling_params": {
                 "max_new_tokens": max_new_tokens,
                 "temperature": sampling.temperature,
@@ -71,7 +71,9 @@ class MockServerEngine:
         }
         self._running += 1
         try:
-            async with self._session.post(self._url, data=_encode(body), headers=_HEADERS) as response:
+            async with self._session.post(
+                self._url, data=orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY), headers=_HEADERS
+            ) as response:
                 answer = _decoder.decode(await response.read())
         except aiohttp.ClientError as error:
             raise Unavailable(f"the engine's server failed: {error}") from error

@@ -23,6 +23,7 @@ INTERVAL_SECONDS = 0.002
 
 class _Samples:
     def __init__(self) -> None:
+        self._busy = False
         self.forget()
 
     def forget(self, *_: Any) -> None:
@@ -32,10 +33,9 @@ class _Samples:
         self.total: Counter[str] = Counter()
         self.room: Counter[str] = Counter()
         self._last = time.process_time()
-        self._busy = False
 
     def take(self, _: int, frame: FrameType | None) -> None:
-        if self._busy:  # a signal may come while the one before is counted
+        if self._busy:  # a signal may come while another one is handled
             return
         self._busy = True
         now = time.process_time()
@@ -61,6 +61,7 @@ class _Samples:
         self.room[room or "event loop, HTTP server"] += seconds  # type: ignore[assignment]
 
     def write(self, path: str) -> None:
+        self._busy = True
         data = {
             "num_samples": self.num,
             "seconds": self.seconds,
@@ -71,6 +72,7 @@ class _Samples:
         with open(f"{path}.new", "w") as file:
             json.dump(data, file)
         os.replace(f"{path}.new", path)  # a reader sees all of it or nothing
+        self._busy = False
 
 
 def _name(frame: FrameType) -> str:

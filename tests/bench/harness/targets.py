@@ -164,7 +164,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def work_dir() -> Iterator[Path]:
+def work_dir(kept: Path | None) -> Iterator[Path]:
+    """For logs and data of what is measured; deleted at the end unless it is `kept`."""
+    if kept is not None:
+        kept.mkdir(parents=True)
+        yield kept.resolve()
+        return
     path = Path(tempfile.mkdtemp(prefix="rlrun-bench-"))
     try:
         yield path
