@@ -40,9 +40,10 @@ from rlrun.telemetry.logs import configure_logging
 log = logging.getLogger("rlrun.service")
 
 DEFAULT_PORTS = {"gateway": 8080, "router": 7070, "dataproxy": 7071, "worker": 7072, "trainer": 7073}
-OPS_PORT_OFFSET = {"gateway": 9080, "router": 9070, "dataproxy": 9071, "worker": 9072, "trainer": 9073}
+DEFAULT_OPS_PORTS = {"gateway": 9080, "router": 9070, "dataproxy": 9071, "worker": 9072, "trainer": 9073}
 MAX_LOOP_LAG_SECONDS = 10.0
 DRAIN_GRACE_SECONDS = 25.0
+STOP_SECONDS = 10.0
 # A client hears of a Redis that does not answer within a second.
 STORE_TIMEOUT_SECONDS = 0.9
 GC_THRESHOLDS = (20_000, 20, 50)
@@ -84,7 +85,7 @@ class ServiceContext:
         return self.peers.router(self.router_address)
 
     def spawn(self, loop: Awaitable[Any], *, name: str) -> asyncio.Task[Any]:
-        """Starts a loop that the service cannot live without: if it ends with an error, `/healthz` fails."""
+        """Starts a loop that the service cannot live without: if it ends with an error, the process drains and ends with it."""
         task = asyncio.ensure_future(cast("asyncio.Future[Any]", loop))
         assert isinstance(task, asyncio.Task)
         task.set_name(name)
@@ -158,18 +159,34 @@ class Process:
         runner = await self._start_ops()
         beat = asyncio.create_task(self._beat())
         try:
-            for name, component in self._components.items():
-                await component.start()
-                log.info("%s started", name)
-            _settle_garbage_collector()
-            self._ready = True
-            log.info("ready")
-            await self._wait()
+            if await self._started():
+                _settle_garbage_collector()
+                self._ready = True
+                log.info("ready")
+                await self._wait()
         finally:
             self._ready = False
             await self._end()
             beat.cancel()
             await runner.cleanup()
+
+    async def _started(self) -> bool:
+        """False if a signal came first: a start may wait for others for as long as it takes."""
+        start, stop = asyncio.create_task(self._start()), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if start.done():
+                start.result()
+            return start.done()
+        finally:
+            start.cancel()
+            stop.cancel()
+            await asyncio.wait({start})
+
+    async def _start(self) -> None:
+        for name, component in self._components.items():
+            await component.start()
+            log.info("%s started", name)
 
     async def _wait(self) -> None:
         """Until a signal, or until a vital loop dies."""
@@ -187,18 +204,22 @@ class Process:
         stop.cancel()
 
     async def _end(self) -> None:
+        """Drains all, then stops all; what fails on the way holds nobody else back."""
+        deadline = asyncio.get_running_loop().time() + DRAIN_GRACE_SECONDS
+        reverse = list(self._components.items())[::-1]
+        for name, component in reverse:
+            await self._attempt(component.drain(), f"{name}: drain", deadline)
+        for name, component in reverse:
+            await self._attempt(component.stop(), f"{name}: stop", asyncio.get_running_loop().time() + STOP_SECONDS)
+
+    async def _attempt(self, work: Awaitable[None], what: str, deadline: float) -> None:
         try:
-            async with asyncio.timeout(DRAIN_GRACE_SECONDS):
-                for component in reversed(list(self._components.values())):
-                    await component.drain()
+            async with asyncio.timeout_at(deadline):
+                await work
         except TimeoutError:
-            log.warning("drain did not end within %.0f s", DRAIN_GRACE_SECONDS)
-        for name, component in reversed(list(self._components.items())):
-            try:
-                async with asyncio.timeout(10):
-                    await component.stop()
-            except Exception:
-                log.exception("%s did not stop cleanly", name)
+            log.warning("%s did not end in time", what)
+        except Exception:
+            log.exception("%s failed", what)
 
     async def _beat(self) -> None:
         while True:
@@ -253,9 +274,10 @@ async def _host(ports: Mapping[str, int], env: ProcessEnv) -> None:
         token=auth.read_key_file(env.service_token_file, variable="RLRUN_SERVICE_TOKEN_FILE") if env.service_token_file else None,
         tls_dir=env.tls_dir,
     )
-    if env.redis_url is None:
+    redis_url = env.redis_url or run.spec.redis.url
+    if redis_url is None:
         raise ConfigError("RLRUN_REDIS_URL is not set; give the URL of the run's Redis, or use `rlrun up`", param="RLRUN_REDIS_URL")
-    store = await Store.connect(env.redis_url, run=run.metadata.name, timeout_seconds=STORE_TIMEOUT_SECONDS)
+    store = await Store.connect(redis_url, run=run.metadata.name, timeout_seconds=STORE_TIMEOUT_SECONDS)
     peers = Peers(security=security)
     router_address = _router_target(env.router) if env.router else f"{bind}:{ports.get('router', DEFAULT_PORTS['router'])}"
     contexts = {
@@ -274,7 +296,7 @@ async def _host(ports: Mapping[str, int], env: ProcessEnv) -> None:
         for name, port in ports.items()
     }
     components = {name: importlib.import_module(f"rlrun_{name}.app").build(context) for name, context in contexts.items()}
-    ops_port = env.ops_port or OPS_PORT_OFFSET[next(iter(ports))]
+    ops_port = env.ops_port or DEFAULT_OPS_PORTS[next(iter(ports))]
     try:
         await Process(components, list(contexts.values()), bind=bind, ops_port=ops_port).run()
     finally:
@@ -302,7 +324,7 @@ def parse_services(words: Sequence[str], env: ProcessEnv) -> dict[str, int]:
     ports: dict[str, int] = {}
     for word in words:
         name, _, port = word.partition("=")
-        if name not in DEFAULT_PORTS or (port and not port.isdigit()):
+        if name not in DEFAULT_PORTS or (port and not (port.isdigit() and 0 < int(port) <= 65_535)):
             raise ConfigError(f"{word!r} is not a service; write NAME or NAME=PORT, with NAME one of {', '.join(DEFAULT_PORTS)}")
         ports[name] = int(port) if port else (env.port or DEFAULT_PORTS[name])
     # The router first: the others register with it.

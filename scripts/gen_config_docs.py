@@ -41,10 +41,10 @@ with `RLRUN_` is an error. An empty variable counts as absent.
 |---|---|---|
 | `RLRUN_CONFIG` | | path of the RLRun document |
 | `RLRUN_BIND` | `127.0.0.1` | address to listen on |
-| `RLRUN_PORT` | the service's own | port; 0 takes a free one |
-| `RLRUN_OPS_PORT` | the service's own | port of `/healthz`, `/readyz`, `/metrics`, `/status`; 0 takes a free one |
+| `RLRUN_PORT` | the service's own | port, 1 to 65535 |
+| `RLRUN_OPS_PORT` | the service's own | port of `/healthz`, `/readyz`, `/metrics`, `/status` |
 | `RLRUN_ADVERTISE` | | address at which other services reach this one |
-| `RLRUN_REDIS_URL` | from `spec.redis` | `redis://`, `rediss://` or `unix://`; may hold a password |
+| `RLRUN_REDIS_URL` | `spec.redis.url` | `redis://`, `rediss://` or `unix://`; may hold a password |
 | `RLRUN_ROUTER` | | `host:port` of every Router, separated by commas |
 | `RLRUN_ADMIN_KEY_FILE` | | file with the admin key |
 | `RLRUN_SERVICE_TOKEN_FILE` | | file with the token that services show each other |

@@ -471,6 +471,7 @@ class ExportedInteraction(_message.Message):
     LOSS_MASK_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     VERSIONS_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
     interaction_id: _builtins.str
     reward: _builtins.float
     input_ids: _builtins.bytes
@@ -478,6 +479,7 @@ class ExportedInteraction(_message.Message):
     loss_mask: _builtins.bytes
     logprobs: _builtins.bytes
     versions: _builtins.bytes
+    temperature: _builtins.float
     def __init__(
         self,
         *,
@@ -487,10 +489,11 @@ class ExportedInteraction(_message.Message):
         loss_mask: _builtins.bytes = ...,
         logprobs: _builtins.bytes = ...,
         versions: _builtins.bytes = ...,
+        temperature: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_ids", b"input_ids", "interaction_id", b"interaction_id", "logprobs", b"logprobs", "loss_mask", b"loss_mask", "reward", b"reward", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_ids", b"input_ids", "interaction_id", b"interaction_id", "logprobs", b"logprobs", "loss_mask", b"loss_mask", "reward", b"reward", "temperature", b"temperature", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

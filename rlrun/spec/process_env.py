@@ -36,7 +36,7 @@ class ProcessEnv:
 
     config: Path | None = None  # the RLRun document
     bind: str = "127.0.0.1"  # address to listen on
-    port: int | None = None  # None: the service's own port; 0: any free one
+    port: int | None = None  # None: the service's own port
     ops_port: int | None = None
     advertise: str | None = None  # host or host:port at which others reach this process
     redis_url: str | None = None
@@ -80,8 +80,8 @@ def _suggestion(variable: str) -> str:
 
 
 def _port(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65_535:
-        raise ValueError("must be a port number, 0 to 65535; 0 takes a free one")
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) <= 65_535:
+        raise ValueError("must be a port number, 1 to 65535")
     return int(text)
 
 

@@ -61,7 +61,7 @@ def refuse(answer: Sequence[Any], *, session_id: str) -> NoReturn:
             message = f"Interaction {words[1]} not found" if words[1] else "No interactions in session"
             raise InvalidRequest(message, param="interaction_id")
         case "CONFLICT":
-            raise Conflict(_conflict(words))
+            raise Conflict(_conflict(words), param="group_size" if words[0] == "group" else words[0])
         case "FULL":
             raise NoCapacity(
                 "No available capacity to start a new session: "

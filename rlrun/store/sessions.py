@@ -80,11 +80,13 @@ class SessionStore:
         return None if answer[0] == b"MISSING" else session_answer(answer, session_id="")
 
     async def get(self, session_id: str) -> SessionInfo | None:
-        row = await self._connection.command("HGETALL", self._connection.keys.session(session_id))
+        key = self._connection.keys.session(check_id(session_id, param="session_id"))
+        row = await self._connection.command("HGETALL", key)
         return session_info(session_id, row) if row else None
 
     async def claim(self, session_id: str, owner_id: str) -> SessionInfo:
         """Moves a session whose owner's lease is gone (fence + 1); otherwise returns it unchanged. Raises: NotFound."""
+        check_id(session_id, param="session_id")
         return session_answer(await self._connection.run(_CLAIM, session_id, owner_id), session_id=session_id)
 
     async def record(self, session_id: str, fence: int, record: session_pb2.InteractionRecord, *, rewardless: bool = False) -> None:
@@ -103,6 +105,7 @@ class SessionStore:
 
     async def load(self, session_id: str) -> SessionData:
         """All of a session, at one moment. Raises: NotFound."""
+        check_id(session_id, param="session_id")
         answer = await self._loads.call(session_id, size_bytes=_ASSUMED_SESSION_BYTES)
         info = session_answer(answer, session_id=session_id)
         values, rewards = answer[3:]
@@ -113,13 +116,16 @@ class SessionStore:
             rewards={interaction.decode(): float(reward) for interaction, reward in zip(rewards[::2], rewards[1::2], strict=True)},
         )
 
-    async def set_reward(self, session_id: str, fence: int, interaction_id: str, reward: float, *, queue: bool) -> SessionInfo:
-        """`interaction_id` empty: the last one. `queue`: hand a session that has ended to the trainer.
+    async def set_reward(self, session_id: str, fence: int, interaction_id: str, reward: float, *, queue: bool) -> str:
+        """`interaction_id` empty: the last one; returns the id of the one that has the reward now. `queue`: hand a session that has
+        ended to the trainer.
 
         Raises: InvalidRequest, SessionMoved, SessionGone (queued already), NotFound.
         """
         answer = await self._connection.run(_SET_REWARD, session_id, fence, interaction_id, _reward_text(reward), int(queue))
-        return session_answer(answer, session_id=session_id)
+        if answer[0] != b"OK":
+            refuse(answer, session_id=session_id)
+        return str(answer[1].decode())
 
     async def finish(self, session_id: str, *, fence: int | None = None, queue: bool, default_reward: float | None) -> SessionInfo:
         """Ends a session: QUEUED with `queue` and a reward, else FINISHED. Repeated, it changes nothing.

@@ -7,6 +7,7 @@ from enum import Enum
 
 import numpy as np
 
+from rlrun.errors import InvalidRequest
 from rlrun.trajectory.rows import TrajectoryRow
 from rlrun.trajectory.tree import PROMPT_VERSION, Interaction, InteractionTree
 
@@ -23,6 +24,9 @@ def export_rows(tree: InteractionTree, rewards: Mapping[str, float], *, style: E
 
     Args:
         rewards: what `reward_discount` gave; a row takes the reward of its last interaction.
+
+    Raises:
+        InvalidRequest: turns of one row were sampled at different temperatures.
     """
     if style is ExportStyle.INDIVIDUAL:
         return [_row(tree.path(one.id), rewards, trained_from=-1) for one in tree.in_order()]
@@ -49,6 +53,12 @@ def _row(path: list[Interaction], rewards: Mapping[str, float], *, trained_from:
             versions[start:end] = one.versions
         at = end
     last = path[-1]
+    temperatures = {one.temperature for one in path[trained_from:]}
+    if len(temperatures) > 1:
+        shown = ", ".join(f"{value:g}" for value in sorted(temperatures))
+        raise InvalidRequest(
+            f"the turns up to {last.id} were sampled at temperatures {shown}; one row holds one: use Individual", param="style"
+        )
     return TrajectoryRow(
         interaction_id=last.id,
         input_ids=input_ids,

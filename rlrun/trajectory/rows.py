@@ -21,7 +21,7 @@ class TrajectoryRow:
     logprobs    float32 [L]  behaviour logprob where sampled, else 0.0
     versions    int32   [L]  policy version that sampled the token, else -1
     reward      float        discounted reward of the row's last interaction
-    temperature float        that its last output was sampled at
+    temperature float        that its trained tokens were sampled at
     """
 
     interaction_id: str

@@ -25,4 +25,4 @@ if session.state == 'ACTIVE' then
   redis.call('ZADD', P .. 'sessions:active', stamp(time), id)
 end
 move(session, to, '', time)
-return answer(id)
+return { 'OK', interaction }

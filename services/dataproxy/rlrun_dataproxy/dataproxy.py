@@ -105,14 +105,10 @@ class DataProxy:
     async def set_reward(self, request: session_pb2.SetRewardRequest, /) -> session_pb2.SetRewardResponse:
         if not math.isfinite(request.reward):
             raise InvalidRequest(f"reward is {request.reward}; must be a finite number", param="reward")
-        interaction_id = await self._rewarded(request)
-        with self._forgetting(request.session):
-            await self._store.sessions.set_reward(
-                request.session.session_id,
-                request.session.fence,
-                interaction_id,
-                request.reward,
-                queue=self._options.queue_trajectories,
+        ref = request.session
+        with self._forgetting(ref):
+            interaction_id = await self._store.sessions.set_reward(
+                ref.session_id, ref.fence, request.interaction_id, request.reward, queue=self._options.queue_trajectories
             )
         return session_pb2.SetRewardResponse(interaction_id=interaction_id)
 
@@ -315,26 +311,6 @@ class DataProxy:
             policy_version=record.versions[-1].version if record.versions else -1,
             replayed=True,
         )
-
-    # Rewards
-
-    async def _rewarded(self, request: session_pb2.SetRewardRequest) -> str:
-        """Id of the interaction that a reward is for: the last completed one where the request names none."""
-        session = self._sessions.peek(request.session)
-        if session is not None:
-            last = session.tree.last.id if session.tree.last else None
-            known = request.interaction_id in session.tree
-        else:
-            data = await load_session(self._store, request.session, member_id=self._options.member_id)
-            last = max(data.records, key=lambda record: record.index).id if data.records else None
-            known = any(record.id == request.interaction_id for record in data.records)
-        if last is None:
-            raise InvalidRequest("No interactions in session; make a model call before the reward", param="interaction_id")
-        if not request.interaction_id:
-            return last
-        if not known:
-            raise InvalidRequest(f"Interaction {request.interaction_id} not found", param="interaction_id")
-        return request.interaction_id
 
     @contextmanager
     def _forgetting(self, ref: session_pb2.SessionRef) -> Iterator[None]:

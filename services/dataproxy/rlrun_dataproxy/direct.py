@@ -74,7 +74,7 @@ class MemorySession:
         if not rewardless:
             self._last = record.id
 
-    def set_reward(self, fence: int, interaction_id: str, reward: float, *, queue: bool) -> SessionInfo:
+    def set_reward(self, fence: int, interaction_id: str, reward: float, *, queue: bool) -> str:
         assert not queue, "no trainer reads a session in memory"
         checked = _finite(reward)
         self._check_fence(fence)
@@ -85,7 +85,7 @@ class MemorySession:
             refuse(["NO_INTERACTION", self.id, interaction_id], session_id=self.id)
         self._rewards[interaction_id] = checked
         self._move(SessionEvent.REWARD)
-        return self.info()
+        return interaction_id
 
     def finish(self, *, fence: int | None, queue: bool, default_reward: float | None) -> SessionInfo:
         assert not queue, "no trainer reads a session in memory"
@@ -151,7 +151,7 @@ class MemorySessions:
     async def record(self, session_id: str, fence: int, record: session_pb2.InteractionRecord, *, rewardless: bool = False) -> None:
         self._find(session_id).record(fence, record, rewardless=rewardless)
 
-    async def set_reward(self, session_id: str, fence: int, interaction_id: str, reward: float, *, queue: bool) -> SessionInfo:
+    async def set_reward(self, session_id: str, fence: int, interaction_id: str, reward: float, *, queue: bool) -> str:
         return self._find(session_id).set_reward(fence, interaction_id, reward, queue=queue)
 
     async def finish(self, session_id: str, *, fence: int | None = None, queue: bool, default_reward: float | None) -> SessionInfo:

@@ -69,4 +69,5 @@ def _exported(row: TrajectoryRow) -> session_pb2.ExportedInteraction:
         loss_mask=row.loss_mask.astype("<i4").tobytes(),
         logprobs=row.logprobs.astype("<f4").tobytes(),
         versions=row.versions.astype("<i4").tobytes(),
+        temperature=row.temperature,
     )

@@ -45,7 +45,7 @@ class GatewayComponent:
 
     async def start(self) -> None:
         await self._membership.start()
-        await self._server.start()
+        await self._server.start(self._context.spawn)
 
     async def drain(self) -> None:
         await self._server.stop()

@@ -133,9 +133,14 @@ def interaction_json(exported: session_pb2.ExportedInteraction) -> dict[str, Any
         logprobs=np.frombuffer(exported.logprobs, dtype="<f4"),
         versions=np.frombuffer(exported.versions, dtype="<i4"),
         reward=exported.reward,
-        temperature=1.0,
+        temperature=exported.temperature,
     )
-    return {"tensor_dict": row_to_json(row), "reward": exported.reward, "interaction_id": exported.interaction_id}
+    return {
+        "tensor_dict": row_to_json(row),
+        "reward": exported.reward,
+        "temperature": exported.temperature,
+        "interaction_id": exported.interaction_id,
+    }
 
 
 def _reference(placement: router_pb2.Placement) -> session_pb2.SessionRef:

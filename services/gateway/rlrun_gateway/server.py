@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -43,13 +43,16 @@ class HttpServer:
         )
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Raises:
-        ConfigError: the port is taken.
+    async def start(self, spawn: Callable[..., asyncio.Task[None]]) -> None:
+        """Returns when it listens. `spawn` starts a task that the process cannot live without.
+
+        Raises:
+            ConfigError: the port is taken.
         """
-        self._task = asyncio.create_task(self._serve())
+        self._task = spawn(self._serve(), name="http server")
         while not self._server.started:
             if self._task.done():
+                self._task.result()
                 raise ConfigError(f"cannot listen on {self._address}; is another process using the port?", param="RLRUN_PORT")
             await asyncio.sleep(0.01)
 

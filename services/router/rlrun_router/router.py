@@ -214,6 +214,8 @@ class Router:
                 admission=self._settings.admission,
             )
         except Conflict as error:
+            if error.param != "key":
+                raise
             # Another start with the same key won between the look at the key and this script.
             raise Overloaded("A refresh is already in progress for this key.") from error
 

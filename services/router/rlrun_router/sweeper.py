@@ -40,5 +40,5 @@ class Sweeper:
         )
         self.num_swept += len(swept)
         for session in swept:
-            log.info("session %s discarded: %s", session.session_id, session.reason)
+            log.info("session %s is %s now %s", session.session_id, session.state, session.reason)
         await self._store.sessions.delete_old(retention_seconds=self._rollout.finished_retention_seconds, limit=BATCH)

@@ -15,7 +15,7 @@ from rlrun.proto import common_pb2, inference_pb2, router_pb2
 from rlrun.rpc import peers
 from rlrun.rpc.server import RpcServer
 from rlrun.service import Component, Membership, ServiceContext
-from rlrun.spec import Device, RunSpec
+from rlrun.spec import Device, RunSpec, UpdateMode
 from rlrun_worker.engine import EngineAdapter
 from rlrun_worker.service import InferenceWorker
 
@@ -32,6 +32,12 @@ def engine_of(run: RunSpec) -> EngineAdapter:
     engine = run.worker.engine
     if engine.name != "torch":
         raise ConfigError(f"spec.worker.engine.name: {engine.name} has no adapter yet; use torch", param="spec.worker.engine.name")
+    if run.worker.update_policy.mode is not UpdateMode.CONTINUE:
+        raise ConfigError(
+            f"spec.worker.updatePolicy.mode: {run.worker.update_policy.mode} is not available yet; use Continue",
+            param="spec.worker.updatePolicy.mode",
+        )
+    pool, context = engine.max_total_tokens, run.model.max_total_tokens
     torch_engine = importlib.import_module("rlrun_worker.torch_engine")
     torch = importlib.import_module("torch")
     cuda = engine.device is Device.CUDA or (engine.device is Device.AUTO and torch.cuda.is_available())
@@ -40,8 +46,8 @@ def engine_of(run: RunSpec) -> EngineAdapter:
             model_path=model_directory(run.model.uri),
             name=run.model.name,
             device="cuda" if cuda else "cpu",
-            num_slots=engine.max_running,
-            max_len_tokens=engine.max_total_tokens or run.model.max_total_tokens,
+            num_slots=engine.max_running if pool is None else min(engine.max_running, pool // context),
+            max_len_tokens=context,
             max_waiting=engine.max_waiting,
             num_threads=engine.num_threads or 0,
         )

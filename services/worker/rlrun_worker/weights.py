@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rlrun.errors import InvalidRequest
@@ -95,8 +95,11 @@ def read_safetensors_directory(directory: Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    with safe_open(path, framework="pt", device="cpu") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping
+    except (OSError, SafetensorError) as error:
+        raise InvalidRequest(f"cannot read {path}: {error}", param="path") from error
 
 
 def _file_sha256(path: Path) -> str:

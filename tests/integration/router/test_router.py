@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rlrun_router.router import Router, RouterSettings
 
-from rlrun.errors import NoCapacity, NoMember, NotFound, Overloaded, RefreshTimeout, Unauthenticated
+from rlrun.errors import Conflict, InvalidRequest, NoCapacity, NoMember, NotFound, Overloaded, RefreshTimeout, Unauthenticated
 from rlrun.proto import router_pb2, session_pb2
 from rlrun.store import Admission, AdmissionMode, Store
 
@@ -132,3 +132,21 @@ async def test_policy_watch_tells_each_newer_version_once(store: Store) -> None:
             update = await anext(watch)
         assert (update.version, update.path) == (version, f"/w/{version}")
     await watch.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_wrong_group_size_is_the_callers_fault_and_no_refresh(store: Store) -> None:
+    router = Router(store, SETTINGS)
+    await router.register(proxy("p1"))
+    await router.place_session(router_pb2.PlaceSessionRequest(task_id="task", key_hash="a", group_id="g", group_size=4))
+    with pytest.raises(Conflict, match="the group has size 4 already"):
+        await router.place_session(router_pb2.PlaceSessionRequest(task_id="task", key_hash="b", group_id="g", group_size=8))
+
+
+async def test_an_id_that_names_a_part_of_another_session_is_refused(store: Store) -> None:
+    router = Router(store, SETTINGS)
+    await router.register(proxy("p1"))
+    placed = (await router.place_session(start("k"))).placement
+    await store.sessions.record(placed.session_id, placed.fence, session_pb2.InteractionRecord(id="i", schema=1))
+    for part in ("interactions", "rewards"):
+        with pytest.raises(InvalidRequest, match="must not end in"):
+            await router.resolve(router_pb2.ResolveRequest(session_id=f"{placed.session_id}:{part}"))

@@ -152,7 +152,9 @@ async def test_an_empty_id_rewards_the_last_interaction_that_counts(driver: Driv
     await driver.record(index=0)
     await driver.record(index=1)
     await driver.record(index=2, rewardless=True)
-    info = await driver.sessions.set_reward("s", 1, "", -0.25, queue=False)
+    assert await driver.sessions.set_reward("s", 1, "", -0.25, queue=False) == "i1"
+    info = await driver.sessions.get("s")
+    assert info is not None
     assert info.has_reward
     assert (await driver.sessions.load("s")).rewards == {"i1": -0.25}
     with pytest.raises(InvalidRequest, match="Interaction nope not found"):
@@ -193,7 +195,8 @@ async def test_a_late_reward_queues_a_finished_session(driver: Driver) -> None:
     await driver.place()
     await driver.record()
     assert (await driver.sessions.finish("s", fence=1, queue=True, default_reward=None)).state is SessionState.FINISHED
-    assert (await driver.sessions.set_reward("s", 1, "", 1.0, queue=True)).state is SessionState.QUEUED
+    await driver.sessions.set_reward("s", 1, "", 1.0, queue=True)
+    assert await driver.state() is SessionState.QUEUED
     with pytest.raises(SessionGone, match="QUEUED"):
         await driver.sessions.set_reward("s", 1, "", 1.0, queue=True)
 

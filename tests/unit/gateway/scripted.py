@@ -195,5 +195,6 @@ class ScriptedSessions:
             loss_mask=struct.pack("<3i", 0, 1, 1),
             logprobs=floats(0.0, -0.5, -0.25),
             versions=struct.pack("<3i", -1, 4, 4),
+            temperature=0.7,
         )
         return session_pb2.ExportTrajectoriesResponse(interactions=[row])

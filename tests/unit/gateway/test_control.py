@@ -187,6 +187,7 @@ async def test_an_export_holds_tensors(admin, sessions):
     answered = await admin.post("/export_trajectories", json={"session_id": "task-0", "discount": 0.9, "style": "concat"})
     interaction = answered.json()["interactions"]["chatcmpl-1"]
     assert interaction["reward"] == 0.5
+    assert interaction["temperature"] == pytest.approx(0.7)
     assert interaction["tensor_dict"]["input_ids"] == {"dtype": "int32", "shape": [1, 3], "data": [[5, 6, 7]]}
     assert interaction["tensor_dict"]["logprobs"]["data"] == [[0.0, -0.5, -0.25]]
     assert sessions.requests[0].style == session_pb2.EXPORT_STYLE_CONCAT

@@ -146,3 +146,12 @@ def test_records_that_are_no_tree_are_refused() -> None:
     wrong.versions[0].num_tokens = 1
     with pytest.raises(BrokenTree, match="2 output ids, 2 logprobs and 1 versions"):
         InteractionTree.from_records([wrong])
+
+
+def test_a_row_holds_turns_of_one_temperature() -> None:
+    first, second = record("a", "", 0, [1], [2]), record("b", "a", 1, [3], [4])
+    second.temperature = 1.0
+    tree = InteractionTree.from_records([first, second])
+    with pytest.raises(InvalidRequest, match=r"up to b .* temperatures 0.7, 1"):
+        export_rows(tree, {}, style=ExportStyle.CONCAT)
+    assert [row.temperature for row in export_rows(tree, {}, style=ExportStyle.INDIVIDUAL)] == pytest.approx([0.7, 1.0])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -374,6 +376,15 @@ async def test_a_failing_step_answers_with_an_error_and_the_engine_goes_on(model
         assert (await collect(engine, make_prompt(1, 5), GREEDY, 3)).ids.size == 3
 
 
+async def test_a_failing_command_answers_with_an_error_and_the_engine_goes_on(model_path: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(model_path()) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._core, "submit", lambda _: 1 / 0)
+            with pytest.raises(Internal, match="engine failed"):
+                await collect(engine, make_prompt(1, 5), GREEDY)
+        assert (await collect(engine, make_prompt(1, 5), GREEDY, 3)).ids.size == 3
+
+
 async def test_tied_weights_load_without_the_tied_copy(model_path: Paths, reference: Models, tmp_path: Path, write_version: Writer) -> None:
     write_version(tmp_path, model_path("qwen3-tied", 1), 1)
     prompt = make_prompt(1, 8)
@@ -381,6 +392,19 @@ async def test_tied_weights_load_without_the_tied_copy(model_path: Paths, refere
         await engine.load_weights(1, tmp_path)
         answer = await collect(engine, prompt, GREEDY, 8)
     assert answer.ids.tolist() == generate_reference(reference("qwen3-tied", 1), prompt, 8)
+
+
+async def test_a_version_whose_file_is_no_longer_readable_is_refused(model_path: Paths, tmp_path: Path, write_version: Writer) -> None:
+    write_version(tmp_path, model_path("qwen3-tied", 1), 1)
+    for file in tmp_path.glob("*.safetensors"):
+        file.write_bytes(b"not tensors")
+        manifest = json.loads((tmp_path / "manifest.json").read_text())
+        manifest["files"][file.name] = hashlib.sha256(b"not tensors").hexdigest()
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    async with running(model_path("qwen3-tied")) as engine:
+        with pytest.raises(InvalidRequest, match=r"cannot read .*safetensors"):
+            await engine.load_weights(1, tmp_path)
+        assert (await collect(engine, make_prompt(1, 5), GREEDY, 3)).ids.size == 3
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -108,14 +108,12 @@ class EngineCore:
                 return [Delivery(key, chunk)]
         return []
 
-    def drop_all(self) -> list[int]:
-        """Forget every sequence and all KV after a fault; returns the keys."""
-        keys = [sequence.key for sequence in (*self._running.values(), *self._waiting)]
+    def drop_all(self) -> None:
+        """Forget every sequence and all KV after a fault."""
         for sequence in list(self._running.values()):
             self._release(sequence)
         self._waiting.clear()
         self.slots.invalidate()
-        return keys
 
     def load(self, version: int, state: Mapping[str, Tensor]) -> None:
         """Swap the weights between two tokens. Running sequences keep their tokens; their KV is computed again."""

@@ -212,10 +212,9 @@ class TorchEngine:
             if (stream := self._streams.get(delivery.key)) is not None:
                 stream.chunks.put_nowait(delivery.chunk)
 
-    def _fail(self, keys: list[int]) -> None:
-        for key in keys:
-            if (stream := self._streams.get(key)) is not None:
-                stream.chunks.put_nowait(Internal("the engine failed on this batch; see the worker's log"))
+    def _fail_all(self) -> None:
+        for stream in self._streams.values():
+            stream.chunks.put_nowait(Internal("the engine failed on this batch; see the worker's log"))
 
     async def _on_thread(self, function: Callable[[], Result]) -> Result:
         """Run `function` between two forwards and wait for its result."""
@@ -267,7 +266,7 @@ class TorchEngine:
         try:
             command = self._commands.get(block=not self._is_busy())
             while command is not None:
-                command()
+                self._guard(command)
                 command = self._commands.get(block=not self._is_busy())
         except queue.Empty:
             return True
@@ -275,22 +274,27 @@ class TorchEngine:
 
     def _step(self) -> None:
         now = time.monotonic()
-        try:
-            self._send(self._core.step(now))
-        except Exception:
-            logger.exception("engine step failed; its requests are answered with an error")
-            self._call_loop(self._fail, self._core.drop_all())
+        self._guard(lambda: self._send(self._core.step(now)))
         if not self._rate_samples or now - self._rate_samples[-1][0] >= RATE_SAMPLE_SECONDS:
             self._rate_samples.append((now, self._core.num_output_tokens))
 
+    def _guard(self, work: Callable[[], None]) -> None:
+        """What fails fails all requests, which may be half-done, and not the thread."""
+        try:
+            work()
+        except Exception:
+            logger.exception("the engine failed; all its requests are answered with an error")
+            self._core.drop_all()
+            self._call_loop(self._fail_all)
+
     def _send(self, deliveries: list[Delivery]) -> None:
         if deliveries:
-            self._call_loop(self._deliver, deliveries)
+            self._call_loop(lambda: self._deliver(deliveries))
 
-    def _call_loop(self, function: Callable[[Result], None], argument: Result) -> None:
+    def _call_loop(self, function: Callable[[], None]) -> None:
         assert self._loop is not None
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, argument)
+            self._loop.call_soon_threadsafe(function)
 
     def _load_model(self) -> None:
         directory = self._options.model_path
