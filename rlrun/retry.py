@@ -1,4 +1,4 @@
-"""The one retry helper: exponential waits with jitter, inside a budget, for errors that say that later can help."""
+"""Retries of calls to a gateway: exponential waits with jitter, inside a budget, for errors that say that later can help."""
 
 from __future__ import annotations
 

@@ -48,7 +48,11 @@ class RolloutSpec(SpecModel):
     max_head_off_policyness: int = Field(
         default=2, ge=0, le=1024, description="How many policy versions the trainer may be ahead of a session's start."
     )
-    session_timeout_seconds: Seconds = Field(default=3600.0, description="A session without a call or reward for this long is ended.")
+    session_timeout_seconds: Seconds = Field(
+        default=3600.0,
+        description="A session without a call or reward for this long is ended; an ended one that waits as long for a reward, or for its "
+        "export where nothing is trained, is discarded.",
+    )
     refresh_timeout_seconds: Seconds = Field(
         default=120.0, description="How long start_session with a used key waits for admission of the next session; then 429."
     )

@@ -39,7 +39,8 @@ class Store:
         max_connections: int = DEFAULT_MAX_CONNECTIONS,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> Self:
-        """A pool of at most `max_connections`, filled on use. `timeout_seconds` bounds each call, its wait for a connection included.
+        """A pool of at most `max_connections`, filled on use. `timeout_seconds` bounds each round trip,
+        the wait for a free connection aside.
 
         Raises `ConfigError` for an impossible URL, `InvalidRequest` for a run name with braces.
         """

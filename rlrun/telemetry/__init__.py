@@ -1,1 +1,1 @@
-"""Logs, metrics, traces."""
+"""Logs."""

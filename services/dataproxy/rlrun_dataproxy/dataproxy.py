@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rlrun.errors import DeadlineExceeded, InvalidRequest, RlrunError, SessionGone, SessionMoved
+from rlrun.errors import DeadlineExceeded, Internal, InvalidRequest, RlrunError, SessionGone, SessionMoved
 from rlrun.ids import new_completion_id
 from rlrun.proto import common_pb2, inference_pb2, router_pb2, session_pb2
 from rlrun.rpc.interfaces import InferenceService, RouterService
@@ -173,8 +173,8 @@ class DataProxy:
             raise DeadlineExceeded(
                 f"The call {call.interaction_id} took longer than {self._options.call_timeout_seconds:g} s; ask for fewer tokens"
             ) from None
-        except RlrunError as error:
-            outcome = error.code
+        except Exception as error:
+            outcome = error.code if isinstance(error, RlrunError) else Internal.code
             raise
         finally:
             metrics.CALLS.labels(outcome).inc()

@@ -18,7 +18,7 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 _requests = Counter("rlrun_gateway_requests", "Answers by route and status", ["route", "status"])
 _latency = Histogram("rlrun_gateway_latency_seconds", "Time from the request's head to the answer's end", ["route"], buckets=_BUCKETS)
-_first_byte = Histogram("rlrun_gateway_first_byte_seconds", "Time to the first delta of a stream", buckets=_BUCKETS)
+_first_byte = Histogram("rlrun_gateway_first_byte_seconds", "Time to the first chunk of a stream, which names the role", buckets=_BUCKETS)
 _in_flight = Gauge("rlrun_gateway_in_flight_requests", "Requests being answered", ["route"])
 _ignored = Counter("rlrun_gateway_ignored_options", "Options that were accepted and had no effect", ["option"])
 _disconnects = Counter("rlrun_gateway_client_disconnects", "Calls cancelled because the client went away", ["route"])
