@@ -52,8 +52,9 @@ class TrajectoryStore:
 
     async def group(self, group_id: str) -> GroupInfo | None:
         """None: no session of this group exists (any more)."""
-        size, queued, closed = await self._connection.command("HMGET", self._connection.keys.group(group_id), "size", "queued", "closed")
-        return None if size is None else GroupInfo(size=int(size), queued=int(queued or 0), closed=int(closed or 0))
+        key = self._connection.keys.group(group_id)
+        size, placed, queued, closed = await self._connection.command("HMGET", key, "size", "placed", "queued", "closed")
+        return None if size is None else GroupInfo(size=int(size), placed=int(placed), queued=int(queued or 0), closed=int(closed or 0))
 
     async def discard(self, ref: TrajectoryRef, reason: str) -> bool:
         """Drops a queued trajectory for good; False if it was not queued any more."""

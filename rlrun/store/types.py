@@ -97,9 +97,12 @@ class TrajectoryRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInfo:
-    """queued: members handed to the trainer. closed: members that ended, with or without a trajectory."""
+    """placed: sessions started; more than `size` where a lost answer made a client start a member again.
+    queued: members handed to the trainer. closed: members that ended, with or without a trajectory.
+    """
 
     size: int
+    placed: int
     queued: int
     closed: int
 

@@ -29,6 +29,8 @@ class OverlongPenalty:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdvantageSettings:
+    """`overlong` and `zero_reward_if_truncated` are building blocks for own algorithms; no document sets them."""
+
     discount: float = 1.0
     gae_lambda: float = 1.0
     reward_bias: float = 0.0
@@ -47,7 +49,6 @@ class Advantages:
     """All [B, T] tensors are shifted."""
 
     advantages_BT: Tensor
-    returns_BT: Tensor  # before adv_norm
     loss_mask_BT: Tensor  # bool
     rewards_B: Tensor  # after penalty, scaling, clipping and reward_norm
 
@@ -56,31 +57,28 @@ def compute_advantages(
     batch: Batch,
     settings: AdvantageSettings,
     *,
-    old_logprobs_BT: Tensor | None = None,
     ref_logprobs_BT: Tensor | None = None,
     truncated_B: Tensor | None = None,
 ) -> Advantages:
     """The whole pipeline, in AReaL's order, without a critic (values are 0).
 
-    `old_logprobs_BT` and `ref_logprobs_BT` are shifted; old defaults to the behaviour logprobs. `truncated_B` marks rows that
-    ended by length. The outcome lands on the last trained token, so a row that ends in tool output keeps its reward.
+    `ref_logprobs_BT` is shifted. `truncated_B` marks rows that ended by length. The outcome lands on the last trained token, so a
+    row that ends in tool output keeps its reward.
     Raises ConfigError for a KL penalty without reference logprobs: zeros in their place would reward improbable tokens.
     """
     loss_mask_BT = shift_left(batch.loss_mask_BT, 0)
-    old_BT = shift_left(batch.logprobs_BT, 0) if old_logprobs_BT is None else old_logprobs_BT
     rewards_B = shape_rewards(batch.rewards_B, loss_mask_BT.sum(dim=1), settings)
     if settings.reward_norm is not None:
         rewards_B = normalize(rewards_B, torch.ones_like(rewards_B, dtype=torch.bool), batch.group_index_B, settings.reward_norm)
-    token_rewards_BT = _kl_rewards(old_BT, ref_logprobs_BT, loss_mask_BT, settings)
+    token_rewards_BT = _kl_rewards(shift_left(batch.logprobs_BT, 0), ref_logprobs_BT, loss_mask_BT, settings)
     outcome_B = rewards_B
     if settings.zero_reward_if_truncated and truncated_B is not None:
         outcome_B = rewards_B.masked_fill(truncated_B, 0.0)
     token_rewards_BT = token_rewards_BT + _on_last_trained(outcome_B, loss_mask_BT)
-    returns_BT = gae(token_rewards_BT, loss_mask_BT, discount=settings.discount, gae_lambda=settings.gae_lambda)
-    advantages_BT = returns_BT
+    advantages_BT = gae(token_rewards_BT, loss_mask_BT, discount=settings.discount, gae_lambda=settings.gae_lambda)
     if settings.adv_norm is not None:
-        advantages_BT = normalize(returns_BT, loss_mask_BT, batch.group_index_B, settings.adv_norm)
-    return Advantages(advantages_BT=advantages_BT, returns_BT=returns_BT, loss_mask_BT=loss_mask_BT, rewards_B=rewards_B)
+        advantages_BT = normalize(advantages_BT, loss_mask_BT, batch.group_index_B, settings.adv_norm)
+    return Advantages(advantages_BT=advantages_BT, loss_mask_BT=loss_mask_BT, rewards_B=rewards_B)
 
 
 def shape_rewards(rewards_B: Tensor, response_tokens_B: Tensor, settings: AdvantageSettings) -> Tensor:
@@ -124,15 +122,15 @@ def gae(rewards_BT: Tensor, mask_BT: Tensor, *, discount: float, gae_lambda: flo
     return advantages_BT
 
 
-def _kl_rewards(old_BT: Tensor, ref_BT: Tensor | None, mask_BT: Tensor, settings: AdvantageSettings) -> Tensor:
+def _kl_rewards(behaviour_BT: Tensor, ref_BT: Tensor | None, mask_BT: Tensor, settings: AdvantageSettings) -> Tensor:
     if settings.kl_ctl == 0.0:
-        return torch.zeros_like(old_BT)
+        return torch.zeros_like(behaviour_BT)
     if ref_BT is None:
         raise ConfigError(
             f"trainer.algorithm.klCtl: {settings.kl_ctl:g} needs a reference model, none is loaded; load one or set klCtl to 0",
             param="trainer.algorithm.klCtl",
         )
-    return -settings.kl_ctl * kl_penalty(old_BT * mask_BT, ref_BT * mask_BT, settings.kl_estimator) * mask_BT
+    return -settings.kl_ctl * kl_penalty(behaviour_BT * mask_BT, ref_BT * mask_BT, settings.kl_estimator) * mask_BT
 
 
 def _on_last_trained(rewards_B: Tensor, mask_BT: Tensor) -> Tensor:

@@ -1,33 +1,29 @@
-"""From the document's algorithm to the settings of advantages and loss. A new algorithm is a spec class and, at most, a line here."""
+"""From the document's algorithm to the settings of advantages and loss.
+
+What tells the algorithms apart are the defaults of their spec classes: a new one is such a class and, at most, a line here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rlrun.errors import ConfigError
-from rlrun.spec.algorithm import AlgorithmBase, DrGrpoSpec, GrpoSpec, PpoSpec, RlooSpec
+from rlrun.spec.algorithm import AlgorithmBase
 from rlrun_trainer.advantages import AdvantageSettings
 from rlrun_trainer.losses import ClipSettings, LossSettings
-from rlrun_trainer.proximal import ProximalMethod
-
-# What tells the algorithms apart are the defaults of their classes: group size and order never matter, groups go by id.
-REGISTRY: dict[str, type[AlgorithmBase]] = {"ppo": PpoSpec, "grpo": GrpoSpec, "drGrpo": DrGrpoSpec, "rloo": RlooSpec}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Algorithm:
-    """`proximal` Rollout clips against the behaviour policy, which is plain PPO; the other methods make the loss decoupled."""
+    """`decoupled` clips against the policy before the step, for one more forward pass; else against the behaviour policy: plain PPO."""
 
     advantages: AdvantageSettings = field(default_factory=AdvantageSettings)
     loss: LossSettings = field(default_factory=LossSettings)
-    proximal: ProximalMethod = ProximalMethod.ROLLOUT
+    decoupled: bool = False
     num_minibatches: int = 1
 
     def __post_init__(self) -> None:
-        if self.loss.sapo is not None and self.proximal is not ProximalMethod.ROLLOUT:
-            raise ConfigError("trainer.algorithm: SAPO works on current / behaviour; turn useDecoupledLoss off")
         # Equal policies reject nothing; the document refuses this combination.
-        assert self.loss.rejection is None or self.proximal is not ProximalMethod.ROLLOUT
+        assert self.loss.rejection is None or self.decoupled
 
 
 def algorithm_of(spec: AlgorithmBase) -> Algorithm:
@@ -53,6 +49,6 @@ def algorithm_of(spec: AlgorithmBase) -> Algorithm:
             ),
             rejection=spec.rejection_sampling,
         ),
-        proximal=ProximalMethod.RECOMPUTE if spec.use_decoupled_loss else ProximalMethod.ROLLOUT,
+        decoupled=spec.use_decoupled_loss,
         num_minibatches=spec.minibatches,
     )

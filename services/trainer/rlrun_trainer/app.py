@@ -35,7 +35,7 @@ class TrainerControl:
         return self.snapshot()
 
     async def stop(self, request: common_pb2.Empty) -> trainer_pb2.TrainerStatus:
-        self._loop.stopping = True
+        await self._loop.stop()
         return self.snapshot()
 
     def snapshot(self) -> trainer_pb2.TrainerStatus:
@@ -69,11 +69,11 @@ class TrainerComponent:
         self._training = self._context.spawn(self._loop.run(), name="training")
 
     async def drain(self) -> None:
-        """Finishes the step under way and keeps it in a checkpoint."""
+        """Finishes the step under way, keeps it in a checkpoint and lets the other ranks end. Raises what the training died of."""
         self._loop.stopping = True
         if self._training is not None:
             await self._training
-        await self._loop.close()
+        await self._loop.release_ranks()
 
     async def stop(self) -> None:
         await self._membership.stop()

@@ -17,8 +17,8 @@ class _Group:
 class Batcher:
     """Buffers references until they fill a step.
 
-    A group is complete when each of its members has ended and each one that was queued has arrived; one that waits longer than
-    `group_timeout_seconds` is taken as it is.
+    A group is complete when all its members were started, each session started for it has ended and each one that was queued has
+    arrived; one that waits longer than `group_timeout_seconds` is taken as it is.
     """
 
     def __init__(self, *, batch_size: int, group_timeout_seconds: float) -> None:
@@ -49,7 +49,7 @@ class Batcher:
         """Moves groups that are complete, or have waited too long, to the batch under way."""
         for group_id, group in list(self._groups.items()):
             info = infos.get(group_id)
-            arrived = info is not None and info.closed >= info.size and len(group.refs) >= info.queued
+            arrived = info is not None and info.closed >= max(info.size, info.placed) and len(group.refs) >= info.queued
             if arrived or now_seconds - group.first_seen_seconds > self._group_timeout_seconds:
                 self._complete.append(self._groups.pop(group_id).refs)
 
@@ -63,6 +63,10 @@ class Batcher:
                 del self._complete[:num_groups]
                 return batch
         return None
+
+    def put_back(self, refs: list[TrajectoryRef]) -> None:
+        """Undoes a `take`: the same batch is the next one."""
+        self._complete.insert(0, refs)
 
     def forget(self, stream_ids: set[str]) -> None:
         """Called once the references are committed: the stream will not deliver them again."""

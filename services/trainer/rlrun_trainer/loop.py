@@ -17,15 +17,16 @@ from typing import TypeVar
 
 import prometheus_client
 
-from rlrun.errors import StoreUnavailable
+from rlrun.errors import Internal, StoreUnavailable
 from rlrun.models import model_directory
 from rlrun.spec import RLRun, TrainerSpec
 from rlrun.store import Store, TrajectoryRef
+from rlrun.weights import read_manifest
 from rlrun_trainer.checkpoint import CheckpointStore, TrainState
 from rlrun_trainer.files import remove_scratch
 from rlrun_trainer.learner import make_learner
 from rlrun_trainer.parallel import follow, lead_restore, lead_step, lead_stop
-from rlrun_trainer.publish import prune_versions, publish, read_manifest
+from rlrun_trainer.publish import prune_versions, publish
 from rlrun_trainer.source import Batch, TrajectorySource
 from rlrun_trainer.step import Learner
 
@@ -45,7 +46,10 @@ class Directories:
 
 
 class TrainingLoop:
-    """One process that trains. `phase` says what it does: loading, waiting, training, publishing, paused, complete."""
+    """One process that trains. `phase` says what it does: loading, waiting, training, publishing, paused, stopped, complete, failed.
+
+    Only `run` touches weights, checkpoints and `_uncommitted`; what others ask for, it does between two steps.
+    """
 
     def __init__(self, store: Store, run: RLRun, directories: Directories) -> None:
         assert run.spec.trainer is not None
@@ -66,6 +70,9 @@ class TrainingLoop:
         self.metrics: dict[str, float] = {}
         self.paused = False
         self.stopping = False
+        self._ended = asyncio.Event()
+        self._checkpoint_written = asyncio.Event()
+        self._checkpoint_written.set()
 
     @property
     def num_buffered(self) -> int:
@@ -95,29 +102,57 @@ class TrainingLoop:
             await self._publish()
 
     async def run(self) -> None:
-        """Trains until `total_steps`, or until `stopping`."""
-        while not self.stopping and self.step < self._spec.total_steps:
-            if self.paused:
-                self.phase = "paused"
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            self.phase = "waiting"
-            batch = await self._source.next_batch(lambda: self.stopping or self.paused)
-            if batch is not None:
-                await self._train(batch)
-        self.phase = "stopped" if self.stopping else "complete"
+        """Trains until `total_steps`, or until `stopping`; ends with all that was trained in a checkpoint."""
+        try:
+            while not self.stopping and self.step < self._spec.total_steps:
+                if not self._checkpoint_written.is_set():
+                    await self._save()
+                    self._checkpoint_written.set()
+                if self.paused:
+                    self.phase = "paused"
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                self.phase = "waiting"
+                batch = await self._source.next_batch(self._is_interrupted)
+                if batch is not None:
+                    await self._train(batch)
+            await self._save()
+            self.phase = "stopped" if self.stopping else "complete"
+        except BaseException:
+            self.phase = "failed"
+            raise
+        finally:
+            self._ended.set()
+            self._checkpoint_written.set()
         log.info("%s at step %d of %d", self.phase, self.step, self._spec.total_steps)
 
-    async def close(self) -> None:
-        """Keeps what was trained and lets the other ranks end."""
-        await self.checkpoint()
+    async def checkpoint(self) -> None:
+        """Returns when all that was trained, the step under way included, is in a checkpoint. Raises Internal if the training fails.
+
+        The request stands even if the caller stops waiting.
+        """
+        if not self._ended.is_set():
+            self._checkpoint_written.clear()
+        await self._checkpoint_written.wait()
+        self._check()
+
+    async def stop(self) -> None:
+        """Ends the training after the step under way; returns when that is in a checkpoint. Raises Internal if the training fails."""
+        self.stopping = True
+        await self._ended.wait()
+        self._check()
+
+    async def release_ranks(self) -> None:
+        """Lets the other ranks end; for after `run`, which must not have failed: they might be inside a step that this rank left."""
         if self._learner is not None:
             await asyncio.to_thread(lead_stop, self._learner.ranks)
 
-    async def checkpoint(self) -> None:
-        """Writes a checkpoint of the weights now, unless the last one is of this step."""
-        if self._uncommitted:
-            await self._save()
+    def _is_interrupted(self) -> bool:
+        return self.stopping or self.paused or not self._checkpoint_written.is_set()
+
+    def _check(self) -> None:
+        if self.phase == "failed":
+            raise Internal(f"the training failed at step {self.step}; the trainer's log says why")
 
     async def _train(self, batch: Batch) -> None:
         assert self._learner is not None
@@ -149,20 +184,24 @@ class TrainingLoop:
             await self._save()
 
     async def _save(self) -> None:
+        """Writes a checkpoint and commits what it contains; nothing, if the last one is of this step."""
         assert self._learner is not None
+        refs = list(self._uncommitted)
+        if not refs:
+            return
         state = TrainState(
             step=self.step,
             policy_version=self.version,
             lineage=self._lineage,
             parent=self._parent_checkpoint,
-            trajectory_ids=[_text(ref) for ref in self._uncommitted],
+            trajectory_ids=[_text(ref) for ref in refs],
             num_skipped_steps=self._learner.optimizer.num_skipped,
         )
         path = await asyncio.to_thread(self._checkpoints.save, state, self._learner.model, self._learner.optimizer)
         self._parent_checkpoint = path.name
-        refs, self._uncommitted = self._uncommitted, []
-        await self._retry(lambda: self._store.trajectories.commit(refs, step=self.step, batch_size=self._spec.batch_size))
+        await self._retry(lambda: self._store.trajectories.commit(refs, step=state.step, batch_size=self._spec.batch_size))
         self._source.committed(refs)
+        del self._uncommitted[: len(refs)]
 
     async def _publish(self) -> None:
         await self._announce(await self._write_version())

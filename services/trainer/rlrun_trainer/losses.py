@@ -1,5 +1,7 @@
 """Policy losses: plain functions on shaped tensors. The caller sums `loss_BT` and divides by the global minibatch's token count.
 
+`policy_loss` is what a train step calls. `sapo_loss` is a building block that no document names: put it there to train with it.
+
 Shape legend: B rows, T tokens; all [B, T] tensors are shifted (index t is the prediction of token t + 1).
 current: under gradient; proximal: the policy before this step's updates; behaviour: the engine that sampled.
 """
@@ -43,10 +45,9 @@ class SapoSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossSettings:
-    """`sapo` replaces the clip. `rejection` judges proximal against behaviour; without it every token keeps its weight."""
+    """`rejection` judges proximal against behaviour; without it every token keeps its weight."""
 
     clip: ClipSettings = field(default_factory=ClipSettings)
-    sapo: SapoSettings | None = None
     rejection: RejectionSamplingSpec | None = None
 
 
@@ -73,20 +74,12 @@ def policy_loss(
     logprobs_BT: Tensor, proximal_BT: Tensor, behaviour_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, settings: LossSettings
 ) -> tuple[TokenLoss, BehaviourWeights]:
     """The configured loss, weighed by proximal / behaviour. With proximal = behaviour the weights are 1 (plain PPO)."""
-    if settings.sapo is not None:
-        token_loss = sapo_loss(logprobs_BT, behaviour_BT, advantages_BT, mask_BT, settings.sapo)
-        return token_loss, behaviour_weights(behaviour_BT, behaviour_BT, mask_BT)
     if settings.rejection is None:
         weights = behaviour_weights(proximal_BT, behaviour_BT, mask_BT)
     else:
         weights = rejection_sampling(proximal_BT, behaviour_BT, mask_BT, settings.rejection)
     token_loss = ppo_clip_loss(logprobs_BT, proximal_BT, advantages_BT, weights.mask_BT, settings.clip)
     return replace(token_loss, loss_BT=token_loss.loss_BT * weights.weight_BT), weights
-
-
-def token_mean(loss_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Sum over the count of mask, which must be the mask before rejection sampling."""
-    return loss_BT.sum() / mask_BT.sum().clamp(min=1)
 
 
 def ppo_clip_loss(logprobs_BT: Tensor, proximal_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, settings: ClipSettings) -> TokenLoss:

@@ -26,10 +26,6 @@ class PackedBatch:
     row_NW: Tensor  # int64, row index of each token, -1 on padding
     source_BT: Tensor  # int64, 0 on padding
 
-    @property
-    def num_tokens(self) -> int:
-        return int((self.row_NW != PADDING).sum())
-
     def attention_mask(self) -> Tensor:
         """bool [N, 1, W, W]: a token sees itself and earlier tokens of its own row; padding sees padding, so no row is empty."""
         same_NWW = self.row_NW[:, :, None] == self.row_NW[:, None, :]

@@ -1,66 +1,24 @@
-"""Policy versions for the workers: `policy/<version>/`, a Hugging Face directory with a manifest, renamed into place.
-
-Fingerprint of weights (trainer and workers compute it alike): SHA-256, fed per tensor in the order of the names with
-
-    name, NUL, dtype such as "float32", NUL, shape such as "128,64" (a scalar: nothing), NUL, bytes
-
-where text is UTF-8 and bytes are the row-major CPU tensor viewed as uint8, little-endian. The tensors are those of the saved files with
-their stored dtype: a tied weight counts once, under the name it is saved by.
-"""
+"""Policy versions for the workers: `policy/<version>/`, a Hugging Face directory with a manifest, renamed into place."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from rlrun.errors import InvalidRequest
-from rlrun_trainer.files import atomic_directory, file_sha256
+from rlrun.weights import MANIFEST_NAME, Fingerprint, Manifest, file_sha256, write_manifest
+from rlrun_trainer.files import atomic_directory
 
-MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "model.safetensors"
 # Weights of the source directory in any format; everything else (configuration, tokenizer, template) is copied as it is.
 _WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
-    """What a version directory says about itself. `files` maps each other file's name to the SHA-256 of its bytes."""
-
-    version: int
-    parent: int | None
-    step: int
-    lineage: str
-    fingerprint: str
-    files: dict[str, str]
-    trajectory_ids: list[str]
-
-
-def weight_fingerprint(state: Mapping[str, Tensor]) -> str:
-    """Hex SHA-256 that two processes share if and only if they hold the same weights; order in the module's docstring."""
-    assert sys.byteorder == "little", "fingerprints hash little-endian bytes"
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        _add_tensor(digest, name, state[name])
-    return digest.hexdigest()
-
-
-def file_fingerprint(path: Path) -> str:
-    """`weight_fingerprint` of a safetensors file, with one tensor in memory at a time."""
-    digest = hashlib.sha256()
-    with safe_open(path, framework="pt", device="cpu") as file:
-        for name in sorted(file.keys()):
-            _add_tensor(digest, name, file.get_tensor(name))
-    return digest.hexdigest()
 
 
 def publish(
@@ -92,16 +50,12 @@ def publish(
             parent=parent,
             step=step,
             lineage=lineage,
-            fingerprint=file_fingerprint(scratch / WEIGHTS_NAME),
+            fingerprint=_file_fingerprint(scratch / WEIGHTS_NAME),
             files={path.name: file_sha256(path) for path in sorted(scratch.iterdir())},
             trajectory_ids=list(trajectory_ids),
         )
-        (scratch / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=1))
+        write_manifest(scratch, manifest)
     return target, manifest
-
-
-def read_manifest(directory: Path) -> Manifest:
-    return Manifest(**json.loads((directory / MANIFEST_NAME).read_text()))
 
 
 def prune_versions(root: Path, keep: int) -> None:
@@ -111,11 +65,14 @@ def prune_versions(root: Path, keep: int) -> None:
         shutil.rmtree(root / str(version))
 
 
-def _add_tensor(digest: Any, name: str, tensor: Tensor) -> None:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    shape = ",".join(str(size) for size in tensor.shape)
-    digest.update(f"{name}\0{dtype}\0{shape}\0".encode())
-    digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+def _file_fingerprint(path: Path) -> str:
+    """Of a safetensors file, with one tensor in memory at a time."""
+    fingerprint = Fingerprint()
+    with safe_open(path, framework="pt", device="cpu") as file:
+        for name in sorted(file.keys()):
+            tensor = file.get_tensor(name).contiguous()
+            fingerprint.add(name, str(tensor.dtype).removeprefix("torch."), tensor.shape, tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return fingerprint.hexdigest()
 
 
 def _source_dtype(source: Path) -> torch.dtype:

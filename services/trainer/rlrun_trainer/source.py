@@ -57,6 +57,8 @@ class TrajectorySource:
                         return batch
             except StoreUnavailable as error:
                 log.warning("waiting for Redis: %s", error)
+                # A read whose answer was lost has taken entries; only the walk over what is pending shows them.
+                self._pending = True
                 await asyncio.sleep(BLOCK_SECONDS)
         return None
 
@@ -75,21 +77,34 @@ class TrajectorySource:
         self._batcher.close(infos, now_seconds=now)
 
     async def _usable(self, refs: list[TrajectoryRef]) -> Batch:
-        """What can be trained; the rest is discarded with a reason, so that one bad session cannot stop the loop."""
+        """What can be trained; the rest is discarded with a reason, so that one bad session cannot stop the loop.
+
+        Raises StoreUnavailable; then the batcher has the references back.
+        """
         batch = Batch(refs=[], rows=[])
-        for ref in refs:
-            data = await self._store.sessions.load(ref.session_id)
-            try:
-                rows = [self._row(ref, row) for row in self._export(data) if self._fits(ref, row)]
-            except RlrunError as error:
-                log.warning("session %s is discarded: %s", ref.session_id, error)
-                rows = []
-            if any(row.num_loss_tokens for row in rows):
-                batch.refs.append(ref)
-                batch.rows.extend(rows)
-            else:
-                await self._store.trajectories.discard(ref, reason="nothing_to_train")
+        try:
+            for ref in refs:
+                rows = await self._rows(ref)
+                if any(row.num_loss_tokens for row in rows):
+                    batch.refs.append(ref)
+                    batch.rows.extend(rows)
+                else:
+                    await self._store.trajectories.discard(ref, reason="nothing_to_train")
+        except StoreUnavailable:
+            self._batcher.put_back(refs)
+            raise
         return batch
+
+    async def _rows(self, ref: TrajectoryRef) -> list[Row]:
+        """The session's rows; none, with a line in the log, where they cannot be made."""
+        try:
+            data = await self._store.sessions.load(ref.session_id)
+            return [self._row(ref, row) for row in self._export(data) if self._fits(ref, row)]
+        except StoreUnavailable:
+            raise
+        except RlrunError as error:
+            log.warning("session %s is discarded: %s", ref.session_id, error)
+            return []
 
     def _export(self, data: SessionData) -> list[TrajectoryRow]:
         tree = InteractionTree.from_records(data.records)

@@ -21,7 +21,6 @@ from rlrun_trainer.metrics import Tally, batch_metrics, loss_tally
 from rlrun_trainer.model import attention_window, token_logprobs
 from rlrun_trainer.optimizer import Optimizer, StepOutcome
 from rlrun_trainer.packing import check_lengths, microbatches, pack
-from rlrun_trainer.proximal import ProximalMethod, approximate_proximal
 from rlrun_trainer.ranks import Ranks
 from rlrun_trainer.rows import PROMPT_VERSION, Batch, Row, pad_rows, select_rows, shift_left
 
@@ -60,7 +59,7 @@ class Prepared:
 
     batch: Batch
     behaviour_BT: Tensor
-    proximal_BT: Tensor | None  # None: approximated from the current policy
+    proximal_BT: Tensor
     advantages_BT: Tensor
     mask_BT: Tensor  # bool
     versions_BT: Tensor
@@ -71,7 +70,7 @@ class Prepared:
         return Prepared(
             batch=batch,
             behaviour_BT=self.behaviour_BT[rows, :width],
-            proximal_BT=None if self.proximal_BT is None else self.proximal_BT[rows, :width],
+            proximal_BT=self.proximal_BT[rows, :width],
             advantages_BT=self.advantages_BT[rows, :width],
             mask_BT=self.mask_BT[rows, :width],
             versions_BT=self.versions_BT[rows, :width],
@@ -111,11 +110,7 @@ def _prepare(learner: Learner, batch: Batch, policy_version: int) -> tuple[Prepa
     """Proximal and reference logprobs where they are needed, then advantages."""
     algorithm = learner.algorithm
     behaviour_BT, mask_BT = shift_left(batch.logprobs_BT, 0), shift_left(batch.loss_mask_BT, 0)
-    proximal_BT = None
-    if algorithm.proximal is ProximalMethod.ROLLOUT:
-        proximal_BT = behaviour_BT
-    elif algorithm.proximal is ProximalMethod.RECOMPUTE:
-        proximal_BT = _all_logprobs(learner, learner.model, batch, mask_BT)
+    proximal_BT = _all_logprobs(learner, learner.model, batch, mask_BT) if algorithm.decoupled else behaviour_BT
     reference_BT = None
     if learner.reference is not None and algorithm.advantages.kl_ctl > 0:
         reference_BT = _all_logprobs(learner, learner.reference, batch, mask_BT)
@@ -135,19 +130,12 @@ def _backward(
     learner: Learner, data: Prepared, bins: list[list[int]], num_tokens: int, policy_version: int, tally: Tally, *, unchanged: bool
 ) -> None:
     """Adds one microbatch's share to the gradients and the tally. `unchanged`: the weights are still those of `policy_version`."""
-    algorithm = learner.algorithm
     current = token_logprobs(learner.model, data.batch, pack(data.batch, bins), data.mask_BT)
     device = learner.device
-    mask_BT, behaviour_BT, versions_BT = data.mask_BT.to(device), data.behaviour_BT.to(device), data.versions_BT.to(device)
-    if data.proximal_BT is None:
-        # The policy under gradient becomes the next version; the proximal one has the number of the weights now.
-        proximal_BT = approximate_proximal(
-            algorithm.proximal, behaviour_BT, current.logprobs_BT, versions_BT, current_version=policy_version + 1
-        )
-    else:
-        proximal_BT = data.proximal_BT.to(device)
+    mask_BT, versions_BT = data.mask_BT.to(device), data.versions_BT.to(device)
+    behaviour_BT, proximal_BT = data.behaviour_BT.to(device), data.proximal_BT.to(device)
     token_loss, weights = policy_loss(
-        current.logprobs_BT, proximal_BT, behaviour_BT, data.advantages_BT.to(device), mask_BT, algorithm.loss
+        current.logprobs_BT, proximal_BT, behaviour_BT, data.advantages_BT.to(device), mask_BT, learner.algorithm.loss
     )
     loss = token_loss.loss_BT.sum() / num_tokens
     loss.backward()  # type: ignore[no-untyped-call]

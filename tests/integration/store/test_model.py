@@ -306,7 +306,7 @@ class StoreMachine(RuleBasedStateMachine):
         opened = await asyncio.gather(*map(store.sessions.by_key, KEYS))
         assert [info and info.session_id for info in opened] == [model.keys.get(key) for key in KEYS]
         for group, counted in zip(await asyncio.gather(*map(store.trajectories.group, GROUPS)), map(model.groups.get, GROUPS), strict=True):
-            assert (group and (group.queued, group.closed)) == (counted and (counted.queued, counted.closed))
+            assert (group and (group.placed, group.queued, group.closed)) == (counted and (counted.placed, counted.queued, counted.closed))
         assert sorted(ref.session_id for ref in await self._read()) == sorted(model.queued())
 
     def _stream(self) -> list[TrajectoryRef]:

@@ -114,7 +114,7 @@ async def test_a_stale_trajectory_leaves_the_stream_once(driver: Driver) -> None
     assert (info.state, info.reason) == (SessionState.DISCARDED, "stale")
     group = await driver.store.trajectories.group("g")
     assert group is not None
-    assert (group.size, group.queued, group.closed) == (2, 0, 1)
+    assert (group.size, group.placed, group.queued, group.closed) == (2, 1, 0, 1)
     assert await take(driver.store, pending=True) == []
     assert (await driver.store.capacity.get()).accepted == 0
 
@@ -125,6 +125,16 @@ async def test_a_discard_never_takes_back_what_was_trained(driver: Driver) -> No
     await driver.store.trajectories.commit([ref], step=1, batch_size=1)
     assert not await driver.store.trajectories.discard(ref, "stale")
     assert await driver.state("a") is SessionState.TRAINED
+
+
+async def test_a_group_counts_every_session_that_was_started_for_it(driver: Driver) -> None:
+    await driver.place("lost", group="g", size=2, key="k")
+    await driver.sessions.finish("lost", queue=True, default_reward=None)
+    await driver.place("retried", group="g", size=2, key="k")
+    await driver.bring_to(SessionState.QUEUED, "other", group="g", size=2)
+    group = await driver.store.trajectories.group("g")
+    assert group is not None
+    assert (group.size, group.placed, group.queued, group.closed) == (2, 3, 1, 2)
 
 
 async def test_an_unknown_group_is_none(driver: Driver) -> None:

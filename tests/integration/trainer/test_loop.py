@@ -3,103 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from rlrun_trainer.loop import Directories, TrainingLoop
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rlrun import spec
-from rlrun.proto import common_pb2, session_pb2
-from rlrun.store import Admission, AdmissionMode, Store
-
-VOCAB = 23
-BATCH = 4
+from rlrun.store import Store
+from tests.integration.trainer.sessions import BATCH, document, finish_sessions, states
 
 
 class Crash(BaseException):
     """Ends the loop where it is raised, like a killed process would."""
-
-
-@pytest.fixture
-async def store(redis_url: str, run_name: str) -> AsyncIterator[Store]:
-    opened = await Store.connect(redis_url, run=run_name)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def directories(tmp_path: Path) -> Directories:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    config = Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        dtype="float32",
-    )
-    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "model")
-    return Directories(model=tmp_path / "model", weights=tmp_path / "weights", checkpoints=tmp_path / "checkpoints")
-
-
-def document(*, total_steps: int, checkpoint_every: int = 1) -> spec.RLRun:
-    return spec.parse(
-        {
-            "apiVersion": "rlrun.dev/v1alpha1",
-            "kind": "RLRun",
-            "metadata": {"name": "loop"},
-            "spec": {
-                "model": {"uri": "file:///unused", "maxTotalTokens": 64},
-                "trainer": {
-                    "algorithm": {"name": "ppo"},
-                    "batchSize": BATCH,
-                    "totalSteps": total_steps,
-                    "checkpoint": {"everySteps": checkpoint_every},
-                    "packing": {"maxTokensPerRow": 64, "maxTokensPerMicrobatch": 256},
-                    "device": "Cpu",
-                },
-            },
-        }
-    )
-
-
-async def finish_sessions(store: Store, names: list[str], *, logprob: float = -3.0) -> None:
-    """Sessions with one interaction each and alternating rewards, handed to the trainer."""
-    random = np.random.default_rng(0)
-    for number, name in enumerate(names):
-        placed = await store.sessions.place(
-            session_id=name,
-            task_id="t",
-            group_id=name,
-            group_size=1,
-            key_hash=name,
-            owner_id="proxy",
-            admission=Admission(mode=AdmissionMode.UNLIMITED, max_concurrent=100),
-        )
-        output = random.integers(1, VOCAB, 3).astype("<i4")
-        record = session_pb2.InteractionRecord(
-            schema=1,
-            id=f"{name}-i",
-            new_prompt_ids=np.array([1, 2, 3], "<i4").tobytes(),
-            output_ids=output.tobytes(),
-            output_logprobs=np.full(3, logprob, "<f4").tobytes(),
-            versions=[common_pb2.VersionSpan(num_tokens=3, version=0)],
-            temperature=1.0,
-        )
-        await store.sessions.record(name, placed.fence, record)
-        await store.sessions.set_reward(name, placed.fence, f"{name}-i", float(number % 2), queue=True)
-        await store.sessions.finish(name, queue=True, default_reward=None)
-
-
-async def states(store: Store, names: list[str]) -> list[str]:
-    return [str(info.state) for name in names if (info := await store.sessions.get(name)) is not None]
 
 
 def weights_of(loop: TrainingLoop) -> dict[str, torch.Tensor]:

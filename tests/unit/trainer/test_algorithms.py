@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import torch
 from rlrun_trainer.advantages import compute_advantages
-from rlrun_trainer.algorithms import REGISTRY, Algorithm, algorithm_of
-from rlrun_trainer.losses import LossSettings, SapoSettings
-from rlrun_trainer.proximal import ProximalMethod
+from rlrun_trainer.algorithms import algorithm_of
 from rlrun_trainer.rows import Row, pad_rows
 
-from rlrun.errors import ConfigError
-from rlrun.spec.algorithm import GrpoSpec, Level, PpoSpec, RejectionSamplingSpec
+from rlrun.spec.algorithm import AlgorithmBase, DrGrpoSpec, GrpoSpec, Level, PpoSpec, RejectionSamplingSpec, RlooSpec
 
 
 def two_token_row(reward: float, group: str) -> Row:
@@ -26,17 +23,17 @@ def two_token_row(reward: float, group: str) -> Row:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("spec", "expected"),
     [
-        ("ppo", [0.5, -1.5, 0.5, 0.5]),
-        ("grpo", [0.7071, -0.7071, 0.0, 0.0]),
-        ("drGrpo", [0.5, -0.5, 0.0, 0.0]),
-        ("rloo", [1.0, -1.0, 0.0, 0.0]),
+        (PpoSpec(), [0.5, -1.5, 0.5, 0.5]),
+        (GrpoSpec(), [0.7071, -0.7071, 0.0, 0.0]),
+        (DrGrpoSpec(), [0.5, -0.5, 0.0, 0.0]),
+        (RlooSpec(), [1.0, -1.0, 0.0, 0.0]),
     ],
 )
-def test_advantages_of_each_algorithm(name: str, expected: list[float]) -> None:
+def test_advantages_of_each_algorithm(spec: AlgorithmBase, expected: list[float]) -> None:
     batch = pad_rows([two_token_row(1, "a"), two_token_row(0, "a"), two_token_row(1, "b"), two_token_row(1, "b")])
-    out = compute_advantages(batch, algorithm_of(REGISTRY[name]()).advantages)
+    out = compute_advantages(batch, algorithm_of(spec).advantages)
     torch.testing.assert_close(out.advantages_BT[:, 0], torch.tensor(expected), atol=1e-4, rtol=0)
 
 
@@ -51,11 +48,6 @@ def test_clip_settings_come_from_the_document() -> None:
 def test_decoupled_loss_recomputes_the_proximal_policy() -> None:
     rule = RejectionSamplingSpec(upper=2.0)
     algorithm = algorithm_of(GrpoSpec(use_decoupled_loss=True, rejection_sampling=rule))
-    assert algorithm.proximal is ProximalMethod.RECOMPUTE
+    assert algorithm.decoupled
     assert algorithm.loss.rejection == rule
-    assert algorithm_of(GrpoSpec()).proximal is ProximalMethod.ROLLOUT
-
-
-def test_sapo_refuses_the_decoupled_loss() -> None:
-    with pytest.raises(ConfigError, match="SAPO"):
-        Algorithm(loss=LossSettings(sapo=SapoSettings()), proximal=ProximalMethod.RECOMPUTE)
+    assert not algorithm_of(GrpoSpec()).decoupled

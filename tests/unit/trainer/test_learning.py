@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rlrun_trainer.algorithms import REGISTRY, algorithm_of
+from rlrun_trainer.algorithms import algorithm_of
 from rlrun_trainer.model import load_model
 from rlrun_trainer.optimizer import Optimizer
 from rlrun_trainer.rows import Row
@@ -13,6 +13,7 @@ from rlrun_trainer.step import Learner, train_step
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from rlrun.spec.algorithm import AlgorithmBase, DrGrpoSpec, GrpoSpec, PpoSpec, RlooSpec
 from rlrun.spec.trainer import OptimizerSpec
 
 NUM_TOKENS = 10
@@ -55,8 +56,8 @@ def sampled_rows(learner: Learner, version: int) -> list[Row]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_reward_rises(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", [PpoSpec(), GrpoSpec(), DrGrpoSpec(), RlooSpec()], ids=lambda spec: spec.name)
+def test_reward_rises(spec: AlgorithmBase, tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=NUM_TOKENS,
@@ -73,7 +74,7 @@ def test_reward_rises(name: str, tmp_path: Path) -> None:
     learner = Learner(
         model=model,
         optimizer=Optimizer(model.named_parameters(), OptimizerSpec(lr=1e-2, weight_decay=0.0), total_steps=STEPS),
-        algorithm=algorithm_of(REGISTRY[name]()),
+        algorithm=algorithm_of(spec),
     )
     assert expected_reward(learner) == pytest.approx(0.1, abs=0.03)
     for step in range(STEPS):

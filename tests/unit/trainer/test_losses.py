@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from rlrun_trainer.losses import ClipSettings, SapoSettings, ppo_clip_loss, rejection_sampling, sapo_loss, token_mean
+from rlrun_trainer.losses import ClipSettings, SapoSettings, ppo_clip_loss, rejection_sampling, sapo_loss
 from torch import Tensor
 
 from rlrun.spec.algorithm import Aggregation, Level, RejectionAction, RejectionMetric, RejectionSamplingSpec
@@ -19,6 +19,11 @@ NEGATIVE_GRAD = [0.166667, 0, 0.203567, 0]
 
 def logprobs() -> Tensor:
     return torch.tensor(LOGPROBS, dtype=torch.float32, requires_grad=True)
+
+
+def token_mean(loss_BT: Tensor) -> Tensor:
+    """As a train step does it: over the tokens of the mask before rejection sampling."""
+    return loss_BT.sum() / MASK_BT.sum()
 
 
 def close(actual: Tensor | None, expected: Any) -> None:
@@ -50,7 +55,7 @@ def close(actual: Tensor | None, expected: Any) -> None:
 def test_golden_ppo(settings: dict[str, Any], loss: float, grad: Any, clipped: Any, dual_clipped: Any) -> None:
     logprobs_BT = logprobs()
     out = ppo_clip_loss(logprobs_BT, PROXIMAL_BT, ADVANTAGES_BT, MASK_BT, ClipSettings(**settings))
-    mean = token_mean(out.loss_BT, MASK_BT)
+    mean = token_mean(out.loss_BT)
     mean.backward()  # type: ignore[no-untyped-call]
     close(mean.detach(), loss)
     close(logprobs_BT.grad, grad)
@@ -77,7 +82,7 @@ def test_golden_rejection_sampling(rule: dict[str, Any], loss: float, grad: Any,
     logprobs_BT = logprobs()
     weights = rejection_sampling(PROXIMAL_BT, OLD_BT, MASK_BT, RejectionSamplingSpec(**rule))
     out = ppo_clip_loss(logprobs_BT, PROXIMAL_BT, ADVANTAGES_BT, weights.mask_BT, ClipSettings())
-    mean = token_mean(out.loss_BT * weights.weight_BT, MASK_BT)
+    mean = token_mean(out.loss_BT * weights.weight_BT)
     mean.backward()  # type: ignore[no-untyped-call]
     close(mean.detach(), loss)
     close(logprobs_BT.grad, grad)
@@ -87,7 +92,7 @@ def test_golden_rejection_sampling(rule: dict[str, Any], loss: float, grad: Any,
 def test_golden_sapo() -> None:
     logprobs_BT = logprobs()
     out = sapo_loss(logprobs_BT, OLD_BT, ADVANTAGES_BT, MASK_BT, SapoSettings())
-    mean = token_mean(out.loss_BT, MASK_BT)
+    mean = token_mean(out.loss_BT)
     mean.backward()  # type: ignore[no-untyped-call]
     close(mean.detach(), -0.084776)
     close(logprobs_BT.grad, [[-0.234188, -0.166667, -0.055574, 0], [0.166667, 0.121212, 0.150430, 0]])

@@ -10,7 +10,6 @@ from rlrun_trainer.advantages import AdvantageSettings
 from rlrun_trainer.algorithms import Algorithm, algorithm_of
 from rlrun_trainer.model import token_logprobs
 from rlrun_trainer.packing import pack
-from rlrun_trainer.proximal import ProximalMethod
 from rlrun_trainer.rows import Row, pad_rows, shift_left
 from rlrun_trainer.step import Learner, train_step
 
@@ -95,13 +94,13 @@ def test_metrics_of_a_step(make_learner: Maker, make_rows: Rows) -> None:
     assert metrics["zero_advantage_fraction"] == pytest.approx(sum(row.num_loss_tokens for row in rows[2:]) / metrics["tokens"])
 
 
-@pytest.mark.parametrize("method", list(ProximalMethod))
-def test_every_proximal_method_trains(make_learner: Maker, make_rows: Rows, method: ProximalMethod) -> None:
-    learner = make_learner(Algorithm(proximal=method))
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_the_decoupled_loss_tells_the_proximal_from_the_behaviour_policy(make_learner: Maker, make_rows: Rows, decoupled: bool) -> None:
+    learner = make_learner(Algorithm(decoupled=decoupled))
     before = weights_of(learner)
     metrics = train_step(learner, make_rows(LENGTHS, version=1), step=0, policy_version=3)
     assert not torch.equal(before, weights_of(learner))
-    assert (metrics["behaviour_kl"] > 0) == (method is not ProximalMethod.ROLLOUT)
+    assert (metrics["behaviour_kl"] > 0) == decoupled
 
 
 def test_positive_advantage_makes_a_token_likelier(make_learner: Maker, make_rows: Rows) -> None:

@@ -22,12 +22,13 @@ import torch
 from tokenizers import Tokenizer
 
 from rlrun.errors import Conflict, ContextLengthExceeded, Internal, InvalidRequest, Overloaded, RlrunError, Unavailable
+from rlrun.weights import MANIFEST_NAME, Manifest, read_manifest
 from rlrun_worker.engine import MAX_TOP_LOGPROBS, MIN_TEMPERATURE, Chunk, EngineStatus, Ids, Sampling, Scores
 from rlrun_worker.torch_engine.core import Delivery, EngineCore, Sequence
 from rlrun_worker.torch_engine.model import SlotModel, read_eos_ids
 from rlrun_worker.torch_engine.options import TorchEngineOptions
 from rlrun_worker.torch_engine.sampling import scaled_logprobs
-from rlrun_worker.weights import MANIFEST_NAME, Manifest, read_manifest, read_safetensors_directory, read_verified, weight_fingerprint
+from rlrun_worker.weights import read_safetensors_directory, read_verified, weight_fingerprint
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
