@@ -24,7 +24,7 @@ def small_document(tmp_path: Path, tiny_model: str) -> Callable[..., Path]:
     def make(*, batch_size: int, replicas: int = 1, keep_checkpoints: int | None = None) -> Path:
         document = yaml.safe_load(EXAMPLE.read_text())
         document["spec"]["model"]["uri"] = tiny_model
-        document["spec"]["trainer"]["batchSize"] = batch_size
+        document["spec"]["trainer"] |= {"batchSize": batch_size, "totalSteps": 100_000}
         document["spec"]["rollout"]["admission"] = "Unlimited"
         for service in ("gateway", "router", "dataproxy", "worker"):
             document["spec"].setdefault(service, {})["replicas"] = replicas
