@@ -230,7 +230,7 @@ async def _main(arguments: argparse.Namespace) -> int:
             progress.see(await client.status())
             await Driver(arguments, client, progress, console).run()
     except (RlrunError, OpenAIError) as error:
-        console.print(f"error: {error}", style="red", markup=False)
+        console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         return 2
     finally:
         if progress.points:

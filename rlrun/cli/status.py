@@ -13,7 +13,7 @@ def status(
     timeout: gateway.TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Shows members, versions, capacity and the trainer's progress."""
+    """Shows the policy version, the training step, the numbers of sessions and the members."""
     answer = gateway.call("GET", url, "/admin/status", key=gateway.admin_key(admin_key_file), timeout_seconds=timeout)
     if as_json:
         print_json(answer)

@@ -1,4 +1,4 @@
-"""`rlrun weights`: published policy versions and which worker serves which."""
+"""`rlrun weights`: the present policy version and where its weights lie; `rlrun status` shows which worker serves which."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def weights(
     timeout: gateway.TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Shows the policy versions."""
+    """Shows the present policy: version, path, fingerprint."""
     answer = gateway.call("GET", url, "/admin/weights", key=gateway.admin_key(admin_key_file), timeout_seconds=timeout)
     if as_json:
         print_json(answer)

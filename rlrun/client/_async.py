@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import aiohttp
 
@@ -129,6 +130,11 @@ class AsyncSessionClient:
     async def export(self, session_id: str, *, discount: float = 1.0, style: ExportStyle = "individual") -> Export:
         body = {"session_id": session_id, "discount": discount, "style": style}
         return export_from_json(session_id, await self.request("POST", "/export_trajectories", body, timeout_seconds=120.0))
+
+    async def interaction_ids(self, session_id: str) -> set[str]:
+        """Of the calls that a session has recorded so far."""
+        answer = await self.request("GET", f"/admin/sessions/{quote(session_id, safe='')}", None)
+        return {str(interaction["id"]) for interaction in answer["interactions"]}
 
     async def status(self) -> dict[str, Any]:
         """The run's state as the console shows it."""

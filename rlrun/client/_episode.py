@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from rlrun.client._agent import AgentRunnable, Rewards, checked_rewards, load_agent
 from rlrun.client._async import AsyncSession, AsyncSessionClient
 from rlrun.client._subprocess import run_in_subprocess
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, InvalidRequest
+
+log = logging.getLogger(__name__)
 
 
 class Mode(Enum):
@@ -39,12 +42,18 @@ async def run_episode(
 ) -> EpisodeResult:
     """Runs `agent` once.
 
-    An agent that raises gets no reward, so its session is never trained; the session is ended and the exception raised on.
+    An agent that raises gets no reward, so its session is never trained; the session is ended and the exception raised on. The same holds
+    for rewards of which one names an interaction that the session does not have. Only a Gateway that fails between two rewards of a dict,
+    for longer than the client's retries, leaves a session with some of them: it has no way to take a reward back, and what is not
+    set counts as 0 in training.
 
     Args:
         agent: an object with `run`, or its import string `package.module:Class`, which a subprocess needs.
         data: the task, as JSON.
         timeout_seconds: of the agent's process.
+
+    Raises:
+        InvalidRequest: the agent returned something else than rewards, or a reward for an interaction that the session does not have.
     """
     if mode is Mode.SUBPROCESS and not isinstance(agent, str):
         raise ConfigError("mode Subprocess takes the agent as an import string, package.module:Class", param="agent")
@@ -56,15 +65,33 @@ async def run_episode(
         else:
             value = await runnable.run(data, base_url=session.base_url, api_key=session.api_key)
         rewards = checked_rewards(value)
-        if isinstance(rewards, dict):
-            for interaction_id, reward in rewards.items():
-                await session.set_reward(reward, interaction_id)
-        else:
-            await session.set_reward(rewards)
+        await _set_rewards(client, session, rewards)
     except BaseException:
-        await session.end()
+        await _end_after_failure(session)
         raise
     return EpisodeResult(session_id=session.session_id, rewards=rewards, interaction_count=await session.end())
+
+
+async def _set_rewards(client: AsyncSessionClient, session: AsyncSession, rewards: Rewards) -> None:
+    """All or, where an id is unknown, none."""
+    if not isinstance(rewards, dict):
+        await session.set_reward(rewards)
+        return
+    if unknown := rewards.keys() - await client.interaction_ids(session.session_id):
+        raise InvalidRequest(
+            f"the agent returned rewards for {', '.join(sorted(unknown)):.200}, which session {session.session_id} does not have; "
+            "use the ids of its completions"
+        )
+    for interaction_id, reward in rewards.items():
+        await session.set_reward(reward, interaction_id)
+
+
+async def _end_after_failure(session: AsyncSession) -> None:
+    """Ends the session; a fault of the end is only logged, for the caller raises what came first."""
+    try:
+        await session.end()
+    except Exception:
+        log.warning("session %s could not be ended; it is ended when it has been idle for long enough", session.session_id, exc_info=True)
 
 
 def environment(session: AsyncSession) -> dict[str, str]:

@@ -29,5 +29,8 @@ def export_from_json(session_id: str, answer: Mapping[str, Any]) -> Export:
         raise Internal(f"export of {session_id}: the answer has no interactions")
     return Export(
         session_id=session_id,
-        rows={name: row_from_json(value["tensor_dict"], interaction_id=name) for name, value in interactions.items()},
+        rows={
+            name: row_from_json(value["tensor_dict"], interaction_id=name, temperature=float(value["temperature"]))
+            for name, value in interactions.items()
+        },
     )

@@ -46,7 +46,12 @@ _BY_STATUS: dict[int, type[RlrunError]] = {
 async def exchange(
     http: aiohttp.ClientSession, method: str, url: str, *, key: str, body: Mapping[str, Any] | None, timeout_seconds: float
 ) -> dict[str, Any]:
-    """Raises the error the answer's code names; a connection that fails is `Unavailable`, one that stalls `DeadlineExceeded`."""
+    """One request; redirects are not followed, for they would lose the body and may leak the key.
+
+    Raises:
+        RlrunError: the one that the answer's code names. Without an answer: `Unavailable` (no connection), `DeadlineExceeded` (it stalls),
+            `Internal` (it is no JSON object); their `__cause__` says what happened.
+    """
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
     try:
         async with http.request(
@@ -55,43 +60,47 @@ async def exchange(
             data=None if body is None else msgspec.json.encode(body),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=timeout_seconds),
+            allow_redirects=False,
         ) as answer:
             content = await answer.read()
-            if answer.status >= 400:
+            if answer.status >= 300:
                 raise error_from(answer.status, answer.headers, content, where=f"{method} {url}")
     except TimeoutError as error:
-        raise DeadlineExceeded(f"{method} {url}: no answer in {timeout_seconds:g} s") from error
+        raise DeadlineExceeded(f"{method} {url}: no answer within {timeout_seconds:g} s") from error
     except aiohttp.ClientError as error:
         raise Unavailable(f"{method} {url}: {error}", retry_after_seconds=0.0) from error
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise Internal(f"{method} {url}: the answer is not a JSON object: {error}") from error
+        raise Internal(f"{method} {url}: the answer is not JSON: {error}") from error
 
 
 def error_from(status: int, headers: Mapping[str, str], content: bytes, *, where: str) -> RlrunError:
     """The error of an answer: by its code, else (a proxy's own page) by its status."""
-    fault = _error_object(content)
-    code, message = fault.get("code"), fault.get("message")
+    answer = _object(content)
+    error = answer.get("error")
+    fault = error if isinstance(error, dict) else {}
+    code = fault.get("code")
+    # Ours; then the forms of proxies and frameworks; then whatever it says.
+    texts = (fault.get("message"), error, answer.get("detail"), content[:200].decode(errors="replace") or "empty answer")
+    message = next(text for text in texts if isinstance(text, str))
     kind = BY_CODE.get(code) if isinstance(code, str) else None
     if kind is None or (kind is ClientError):
         kind = _BY_STATUS.get(status, InvalidRequest if status < 500 else Internal)
-    if not isinstance(message, str):
-        message = content[:200].decode(errors="replace") or "empty answer"
+    request_id = headers.get("x-request-id")
     param = fault.get("param")
     return kind(
-        f"{where}: HTTP {status}: {message}",
+        f"{where} answered {status}: {message}" + (f" (request {request_id})" if request_id else ""),
         param=param if isinstance(param, str) else None,
         retry_after_seconds=_retry_after(headers),
     )
 
 
-def _error_object(content: bytes) -> dict[str, Any]:
+def _object(content: bytes) -> dict[str, Any]:
     try:
-        fault = msgspec.json.decode(content, type=dict[str, Any]).get("error")
+        return msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError:
         return {}
-    return fault if isinstance(fault, dict) else {}
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 import msgspec
 
 from rlrun.errors import DeadlineExceeded, Internal, InvalidRequest
+from rlrun.local.processes import inherited_environ
 
 _STDERR_TAIL_BYTES = 4000
-# A fresh process must not take keys of the surrounding one for its own.
-_HIDDEN = ("RLRUN_ADMIN_KEY_FILE", "RLRUN_SERVICE_TOKEN_FILE", "ANTHROPIC_AUTH_TOKEN")
 
 
 class AgentFailed(Internal):
@@ -34,7 +32,7 @@ async def run_in_subprocess(agent: str, data: Mapping[str, Any], environment: Ma
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name not in _HIDDEN} | dict(environment),
+        env=_environ(environment),
     )
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -52,3 +50,10 @@ async def run_in_subprocess(agent: str, data: Mapping[str, Any], environment: Ma
         return msgspec.json.decode(output, type=dict[str, Any])["reward"]
     except (msgspec.DecodeError, KeyError) as error:
         raise AgentFailed(f"agent {agent}: process gave no reward\n{tail}") from error
+
+
+def _environ(session: Mapping[str, str]) -> dict[str, str]:
+    """Ours with the session's variables, without rlrun's own keys and addresses and without a token that the SDK would send as well."""
+    environ = {**inherited_environ(), **session}
+    environ.pop("ANTHROPIC_AUTH_TOKEN", None)
+    return environ

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rlrun.cli.provider_blocks import Client, provider_block
@@ -17,7 +18,7 @@ _TITLES = {
 def client_blocks(base_url: str, admin_key_file: Path, model: str) -> str:
     head = (
         f"rlrun serves {model} at {base_url}\nadmin key: {admin_key_file}\n"
-        f"get a {_PLACEHOLDER}: rlrun start-session --url {base_url} --admin-key-file {admin_key_file}"
+        f"get a {_PLACEHOLDER}: rlrun start-session my-task --url {base_url} --admin-key-file {shlex.quote(str(admin_key_file))}"
     )
     blocks = [
         f"{title}\n{provider_block(client, base_url=base_url, api_key=_PLACEHOLDER, model=model)}" for client, title in _TITLES.items()

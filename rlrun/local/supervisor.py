@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
-import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,18 +18,14 @@ from rich.console import Console
 from rlrun import spec
 from rlrun.errors import RlrunError, Unavailable
 from rlrun.local.blocks import client_blocks
-from rlrun.local.processes import Child, end_process, inherited_environ
+from rlrun.local.processes import Backoff, Child, end_process, end_with_parent, free_port, inherited_environ
 from rlrun.local.redis import EmbeddedRedis
 
 READY_SECONDS = 120.0
 DRAIN_SECONDS = 30.0
+WATCH_SECONDS = 0.2
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CONTROL = ("router", "dataproxy", "gateway")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class LocalStack:
@@ -48,6 +44,8 @@ class LocalStack:
         self._ports: dict[str, list[int]] = {}
         self._separate = separate
         self._redis: EmbeddedRedis | None = None
+        self._redis_started = 0.0
+        self._redis_backoff = Backoff()
 
     @property
     def base_url(self) -> str:
@@ -97,12 +95,35 @@ class LocalStack:
         """The process that hosts a service."""
         return next(child for child in self.children if name in child.name.split("+"))
 
+    def restart_dead(self) -> Iterator[str]:
+        """Starts again what died, services in the background; yields a message for each death.
+
+        Raises:
+            StoreUnavailable: Redis does not start again.
+        """
+        assert self._redis is not None
+        if not self._redis.is_running:
+            yield f"Redis ended; starting it again\n(its log: {self._redis.log_path})"
+            # Nothing works without Redis, so there is nothing to watch while we wait.
+            time.sleep(self._redis_backoff.next_wait_seconds(ran_seconds=time.monotonic() - self._redis_started))
+            self._redis.close()
+            self._start_redis()
+        for child in self.children:
+            if (code := child.restart_if_dead()) is not None:
+                yield f"{child.name} ended with exit code {code}; starting it again\n{child.log_tail(5)}"
+
+    def _start_redis(self) -> None:
+        assert self._redis is not None
+        self._redis.start()
+        self._redis_started = time.monotonic()
+
     def _prepare(self) -> None:
-        (self.data_dir / "logs").mkdir(parents=True, exist_ok=True)
+        _make_private(self.data_dir)
+        (self.data_dir / "logs").mkdir(mode=0o700, exist_ok=True)
         for name in ("admin.key", "service.token"):
             _write_secret(self.data_dir / name)
         self._redis = EmbeddedRedis(self.data_dir / "redis")
-        self._redis.start()
+        self._start_redis()
         document = self.run.to_document()
         document["spec"]["model"]["uri"] = make_model(self.run.spec.model.uri, self.data_dir)
         document["spec"]["weights"]["directory"] = str(self.run.weights_directory(self.data_dir))
@@ -161,10 +182,19 @@ def make_model(uri: str, data_dir: Path) -> str:
     directory = data_dir / "models" / f"{parts.netloc}-{seed}"
     if not (directory / "config.json").is_file():
         command = [sys.executable, "-m", "rlrun_trainer.tiny", str(directory), "--name", parts.netloc, "--seed", seed]
-        made = subprocess.run(command, env=inherited_environ(), check=False)
+        made = subprocess.run(
+            command, env=inherited_environ(), start_new_session=True, preexec_fn=end_with_parent(signal.SIGTERM), check=False
+        )
         if made.returncode != 0:
             raise Unavailable(f"making {uri} failed with exit code {made.returncode}; its output is above")
     return f"file://{directory}"
+
+
+def _make_private(directory: Path) -> None:
+    """Prompts and answers lie in there. A directory that is there already and has no admin key is not ours: it keeps its mode."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (directory / "admin.key").exists():
+        directory.chmod(0o700)
 
 
 def _write_secret(path: Path) -> None:
@@ -175,22 +205,34 @@ def _write_secret(path: Path) -> None:
 
 
 def run_up(document_path: Path, *, data_dir: Path | None = None, port: int | None = None, separate: bool = False) -> int:
-    """Runs until Ctrl-C or SIGTERM; restarts a service that dies. Exit codes: 0 ended by the user, 1 could not start."""
-    console = Console(stderr=True)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    stack = LocalStack(document_path, data_dir=data_dir, port=port, separate=separate)
+    """Runs until Ctrl-C or SIGTERM; starts again what dies. Exit codes: 0 ended by the user, 1 could not start or go on."""
+    # What is printed is to be pasted, or comes from logs: neither markup nor wrapping.
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    for number in _END_SIGNALS:
+        signal.signal(number, _interrupt)
     try:
-        with console.status("starting rlrun ..."), stack:
+        with console.status("starting rlrun ..."), LocalStack(document_path, data_dir=data_dir, port=port, separate=separate) as stack:
             console.print(client_blocks(stack.base_url, stack.admin_key_file, stack.run.spec.model.name))
+            if len(stack.gateway_urls) > 1:
+                console.print(f"all gateways: {' '.join(stack.gateway_urls)}")
             console.print(f"logs: {stack.data_dir / 'logs'}    Ctrl-C ends everything")
-            while not stop.wait(0.2):
-                for child in stack.children:
-                    if (code := child.restart_if_dead()) is not None:
-                        console.print(f"[yellow]{child.name} ended with exit code {code}; starting it again[/]\n{child.log_tail(5)}")
-            console.print("draining ...")
+            try:
+                while True:
+                    time.sleep(WATCH_SECONDS)
+                    for message in stack.restart_dead():
+                        console.print(message, style="yellow")
+            finally:
+                console.print("draining ...")
     except RlrunError as error:
-        console.print(f"[red]error:[/] {error}")
+        console.print(f"error: {error}", style="red")
         return 1
+    except KeyboardInterrupt:
+        console.print("ended")
     return 0
+
+
+def _interrupt(*_: object) -> None:
+    """Breaks off whatever runs, a start too. Once: the end that follows is left in peace."""
+    for number in _END_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt

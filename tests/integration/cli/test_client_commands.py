@@ -85,7 +85,7 @@ CALLS = [
     (
         ["sessions", "--state", "active", "--limit", "5"],
         ("GET /admin/sessions", {"limit": "5", "state": "ACTIVE"}, None),
-        [],
+        {"sessions": []},
         "no sessions",
     ),
     (["session", "show", "a/b-0"], ("GET /admin/sessions/a%2Fb-0", {}, None), SESSION, "a/b-0  state ACTIVE"),
@@ -155,8 +155,8 @@ REFUSALS: list[tuple[int, Any, dict[str, str], str, str]] = [
     (410, {"error": "ended"}, {}, "answered 410: ended", "rlrun start-session"),
     (422, {"error": {"message": "bad"}}, {}, "answered 422: bad", "--help"),
     (429, {"error": {"message": "no capacity"}}, {"Retry-After": "3"}, "no capacity", "try again in 3 s"),
-    (503, {}, {"Retry-After": "soon"}, "answered 503", "try again later"),
-    (500, "oops", {}, "answered 500: Internal Server Error", "request id"),
+    (503, {}, {"Retry-After": "soon"}, "answered 503", "try again in 1 s"),
+    (500, "oops", {}, "answered 500: oops", "request id"),
     (302, {}, {"Location": "http://elsewhere"}, "answered 302", "--help"),
     (200, "<html>", {}, "the answer is not JSON", "is it the address of an rlrun gateway?"),
 ]

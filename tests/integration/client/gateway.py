@@ -30,6 +30,7 @@ class FakeGateway:
     rewards: dict[str, list[tuple[str | None, float]]] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
     chats: list[dict[str, Any]] = field(default_factory=list)
+    interaction_ids: set[str] = field(default_factory=set)
     policy_version: int = 0
     answer: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: {"content": "?"}
     url: str = ""
@@ -64,6 +65,8 @@ class FakeGateway:
             case "/v1/chat/completions":
                 self.chats.append(body)
                 return web.json_response(completion(self.answer(body)))
+            case path if path.startswith("/admin/sessions/"):
+                return web.json_response({"interactions": [{"id": one} for one in sorted(self.interaction_ids)]})
         return fault(404, "unknown_path")
 
 
@@ -77,7 +80,12 @@ def exported(request: dict[str, Any]) -> dict[str, Any]:
         reward=request["discount"],
         temperature=1.0,
     )
-    return {"tensor_dict": row_to_json(row), "reward": row.reward, "interaction_id": row.interaction_id}
+    return {
+        "tensor_dict": row_to_json(row),
+        "reward": row.reward,
+        "temperature": row.temperature,
+        "interaction_id": row.interaction_id,
+    }
 
 
 def completion(message: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_fake_gateway import ADMIN_KEY, FakeGateway
+from client_fake_gateway import ADMIN_KEY, FakeGateway, fault
 
 from rlrun.client import AsyncSessionClient, Mode, run_episode
 from rlrun.errors import DeadlineExceeded, Internal, InvalidRequest
@@ -20,6 +20,7 @@ class Named:
         assert not kwargs
         names = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
         assert all(os.environ[name] for name in names)
+        assert not [name for name in os.environ if name.startswith("RLRUN_")]
         return {os.environ["OPENAI_BASE_URL"]: data["reward"], os.environ["ANTHROPIC_BASE_URL"]: 1}
 
 class Raises:
@@ -38,12 +39,12 @@ class Dies:
 
 
 class Echo:
-    async def run(self, data: dict[str, Any], **kwargs: Any) -> float:
+    async def run(self, data: dict[str, Any], **kwargs: Any) -> float | dict[str, float]:
         assert kwargs.keys() == {"base_url", "api_key"}
         reward = data["reward"]
         if isinstance(reward, Exception):
             raise reward
-        assert isinstance(reward, (float, int))
+        assert isinstance(reward, (float, int, dict))
         return reward
 
 
@@ -77,8 +78,34 @@ async def test_an_agent_that_fails_earns_nothing_and_its_session_is_ended(
     assert len(gateway.ended) == 1
 
 
+async def test_rewards_of_which_one_names_no_interaction_are_not_given_at_all(gateway: FakeGateway) -> None:
+    gateway.interaction_ids = {"i-1"}
+    async with client(gateway) as rlrun:
+        with pytest.raises(InvalidRequest, match="i-2, which session"):
+            await run_episode(Echo(), {"reward": {"i-1": 1.0, "i-2": 0.5}}, rlrun)
+    assert gateway.rewards == {}
+    assert len(gateway.ended) == 1
+
+
+async def test_an_end_that_fails_does_not_hide_what_failed_before(gateway: FakeGateway) -> None:
+    gateway.faults["/rl/end_session"] = [fault(404, "not_found")]
+    async with client(gateway) as rlrun:
+        with pytest.raises(ZeroDivisionError):
+            await run_episode(Echo(), {"reward": ZeroDivisionError("agent")}, rlrun)
+
+
+@pytest.mark.usefixtures("agents")
+async def test_an_agents_process_does_not_see_the_surrounding_ones_secrets(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLRUN_REDIS_URL", "redis://:secret@127.0.0.1/0")
+    monkeypatch.setenv("RLRUN_SESSION_KEY", "sk-of-another-one")
+    gateway.interaction_ids = {f"{gateway.url}/v1", gateway.url}
+    async with client(gateway) as rlrun:
+        await run_episode("made_agents:Named", {"reward": 1}, rlrun, mode=Mode.SUBPROCESS)
+
+
 @pytest.mark.usefixtures("agents")
 async def test_an_agent_in_a_process_of_its_own_finds_the_session_in_its_environment(gateway: FakeGateway) -> None:
+    gateway.interaction_ids = {f"{gateway.url}/v1", gateway.url}
     async with client(gateway) as rlrun:
         result = await run_episode("made_agents:Named", {"reward": 0.5}, rlrun, mode=Mode.SUBPROCESS)
     assert result.rewards == {f"{gateway.url}/v1": 0.5, gateway.url: 1.0}

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from rlrun.cli import doctor
@@ -70,6 +71,33 @@ def test_up_reports_a_wrong_document_before_it_starts(tmp_path: Path) -> None:
     result = RUNNER.invoke(build_app(), ["up", "-f", str(tmp_path / "none.yaml")])
     assert result.exit_code == 2
     assert "No such file or directory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words", "says"),
+    [
+        ("gateway.replicas", 2, [], "set spec.gateway.replicas to 1, or add --separate"),
+        ("dataproxy.replicas", 3, [], "set spec.dataproxy.replicas to 1, or add --separate"),
+        ("redis", {"url": "redis://127.0.0.1:6379/0"}, [], "spec.redis.url: `rlrun up` always starts a Redis of its own"),
+        ("agents", [{"name": "a", "runnable": "m:C"}], ["--separate"], "spec.agents: agent workers are not available yet"),
+    ],
+)
+def test_up_refuses_what_it_would_not_run(tmp_path: Path, path: str, value: object, words: list[str], says: str) -> None:
+    document = yaml.safe_load(EXAMPLE.read_text())
+    *parents, last = path.split(".")
+    room = document["spec"]
+    for name in parents:
+        room = room.setdefault(name, {})
+    room[last] = value
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump(document))
+    result = RUNNER.invoke(build_app(), ["up", "-f", str(tmp_path / "r.yaml"), *words])
+    assert result.exit_code == 2
+    assert says in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("port", ["0", "65536"])
+def test_up_takes_a_real_port(port: str) -> None:
+    assert RUNNER.invoke(build_app(), ["up", "-f", str(EXAMPLE), "--port", port]).exit_code == 2
 
 
 def test_up_refuses_an_engine_without_adapter() -> None:

@@ -46,7 +46,7 @@ def test_an_answer_becomes_the_error_of_its_code_or_else_of_its_status(status: i
 
 def test_message_says_where_and_why() -> None:
     error = error_from(409, {}, body("conflict", "the key is bound"), where="POST /rl/start_session")
-    assert str(error) == "POST /rl/start_session: HTTP 409: the key is bound"
+    assert str(error) == "POST /rl/start_session answered 409: the key is bound"
     assert error.param == "field"
 
 
