@@ -20,7 +20,9 @@ def max_new_tokens(num_prompt_tokens: int, *, max_new: int | None, max_total: in
     bounds = [bound for bound in (max_total, engine_max_total) if bound is not None]
     if bounds and num_prompt_tokens >= min(bounds):
         raise ContextLengthExceeded(
-            f"len of prompt tokens {num_prompt_tokens} exceeds max_total_tokens {min(bounds)}; shorten the conversation", param="messages"
+            f"len of prompt tokens {num_prompt_tokens} exceeds max_total_tokens {min(bounds)} with the answer's first token; "
+            "shorten the conversation",
+            param="messages",
         )
     room = [bound - num_prompt_tokens for bound in bounds]
     if max_new is not None:

@@ -6,11 +6,11 @@ import asyncio
 import re
 from collections.abc import Callable
 
-from rlrun.errors import DeadlineExceeded, RlrunError
+from rlrun.errors import DeadlineExceeded, InvalidRequest, RlrunError
 from rlrun.rpc.interfaces import RouterService, SessionService
 from rlrun_gateway.access import Access
 from rlrun_gateway.chat import ChatRoute
-from rlrun_gateway.control import PATH_SESSION_KEY, REQUEST_ID_KEY, create_control_app
+from rlrun_gateway.control import PATH_SESSION_KEY, REQUEST_ID_KEY, SENT_PATH_KEY, create_control_app
 from rlrun_gateway.errors import HttpError, error_body, error_headers, internal_error
 from rlrun_gateway.http import (
     JSON_TYPE,
@@ -22,6 +22,7 @@ from rlrun_gateway.http import (
     Scope,
     Send,
     cancelled_by_disconnect,
+    check_json_type,
     read_body,
 )
 from rlrun_gateway.metrics import RouteMetrics
@@ -30,8 +31,8 @@ from rlrun_gateway.queries import AdminQueries
 from rlrun_gateway.settings import GatewaySettings
 
 CHAT_PATHS = ("/chat/completions", "/sessions/{id}/chat/completions")
-_CHAT = re.compile(r"(?:/sessions/([^/]+))?(?:/v1)?/chat/completions/?")
-_PREFIX = re.compile(r"(?:/sessions/([^/]+)(?=/))?(?:/v1(?=/))?")
+_PREFIX = re.compile(r"(?:/v1(?=/))?(?:/sessions/([^/]+)(?=/))?(?:/v1(?=/))?")
+_CHAT = re.compile(_PREFIX.pattern + r"/chat/completions/?")
 _CONTROL_LABELS = (
     "/rl/start_session", "/rl/set_reward", "/rl/end_session", "/grant_capacity", "/export_trajectories", "/models", "/health",
     "/admin/status", "/admin/sessions", "/admin/sessions/{id}", "/admin/weights", "/models/{id}", "other",
@@ -70,10 +71,6 @@ class GatewayApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await _lifespan(receive, send)
-        if scope["type"] != "http":
-            # The only other kind is a WebSocket; nothing here speaks it.
-            await receive()
-            return await send({"type": "websocket.close", "code": 1000})
         path = scope["path"]
         while "//" in path:
             path = path.replace("//", "/")
@@ -110,8 +107,11 @@ class GatewayApp:
             max_bytes=min(_MAX_CONTROL_BODY_BYTES, self._settings.max_body_bytes),
             timeout_seconds=self._settings.body_timeout_seconds,
         )
+        if body:
+            check_json_type(exchange.headers)
+            _check_utf8(body)
         scope = {**exchange.scope, "path": path, "raw_path": path.encode(), "root_path": ""}
-        scope |= {REQUEST_ID_KEY: exchange.request_id, PATH_SESSION_KEY: path_session}
+        scope |= {REQUEST_ID_KEY: exchange.request_id, PATH_SESSION_KEY: path_session, SENT_PATH_KEY: exchange.scope["path"]}
         try:
             async with asyncio.timeout(self._settings.request_timeout_seconds):
                 if path == _CANCELLED_WITH_CLIENT:
@@ -137,6 +137,17 @@ def _control_path(path: str) -> tuple[str, str]:
     return found.group(1) or "", path[found.end() :].rstrip("/") or "/"
 
 
+def _check_utf8(body: bytes) -> None:
+    """The parser behind would also take UTF-16 and UTF-32, whose ASCII has bytes that are 0."""
+    try:
+        if not body.isascii():
+            body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The request's body is not UTF-8: {error}; send one JSON object in UTF-8") from None
+    if b"\0" in body:
+        raise InvalidRequest("The request's body holds a byte 0, which JSON does not; send one JSON object in UTF-8")
+
+
 def _replay(body: bytes) -> Receive:
     """An ASGI `receive` for a body that was read already; then silence, since the outer app watches the client."""
     given = False
@@ -155,11 +166,9 @@ async def _answer_error(exchange: Exchange, error: RlrunError | HttpError, *, de
     if exchange.started:
         # The stream's own handler has said what it could; a second answer cannot follow.
         return
-    headers = [JSON_TYPE, *error_headers(error)]
-    if not exchange.body_read:
-        # The rest of the body may never come, or be too long to be worth reading.
-        headers.append((b"connection", b"close"))
-    await exchange.answer(error.http_status, headers, error_body(error, detail=error.message if detail else None))
+    await exchange.refuse(
+        error.http_status, [JSON_TYPE, *error_headers(error)], error_body(error, detail=error.message if detail else None)
+    )
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

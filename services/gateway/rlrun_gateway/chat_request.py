@@ -14,6 +14,8 @@ from rlrun.proto import session_pb2
 from rlrun_gateway.settings import GatewaySettings
 
 MAX_STOP = 16
+# Below this, logits / temperature leaves the range of float32.
+_MIN_TEMPERATURE = 1e-4
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
@@ -41,11 +43,11 @@ class ChatBody(msgspec.Struct, forbid_unknown_fields=True):
     max_completion_tokens: _Count | None = None
     max_total_tokens: _Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: str | list[str] | None = None
     stop_token_ids: Annotated[list[Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(max_length=64)] | None = None
@@ -81,7 +83,7 @@ class _MessageToolCall(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[_Part] | None = None
     tool_calls: list[_MessageToolCall] | None = None
     tool_call_id: str | None = None
@@ -292,6 +294,10 @@ def _set_sampling(chat: ChatBody, request: session_pb2.GenerateRequest) -> None:
     sampling = request.sampling
     sampling.SetInParent()
     if chat.temperature is not None:
+        if 0 < chat.temperature < _MIN_TEMPERATURE:
+            raise InvalidRequest(
+                f"temperature is {chat.temperature:g}; use 0 for greedy, or at least {_MIN_TEMPERATURE:g}", param="temperature"
+            )
         sampling.temperature = chat.temperature
     if chat.top_p is not None:
         sampling.top_p = chat.top_p

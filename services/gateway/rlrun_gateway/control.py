@@ -26,9 +26,10 @@ from rlrun_gateway.placements import Placements, SessionName
 from rlrun_gateway.queries import AdminQueries
 from rlrun_gateway.settings import GatewaySettings
 
-# Where the outer app leaves the request's id, and the session that its path names.
+# Where the outer app leaves the request's id, the session that its path names, and the path before that was taken out.
 REQUEST_ID_KEY = "rlrun.request_id"
 PATH_SESSION_KEY = "rlrun.path_session"
+SENT_PATH_KEY = "rlrun.sent_path"
 # Goes into URLs, Redis keys and logs.
 _TASK_ID = r"^[A-Za-z0-9._:@+=~-]+$"
 # Has to fit into a header.
@@ -49,7 +50,7 @@ class StartSession(_Body):
 
 
 class SetReward(_Body):
-    interaction_id: str | None = Field(default=None, max_length=200)
+    interaction_id: str | None = Field(default=None, min_length=1, max_length=200)
     reward: float = Field(ge=-1e30, le=1e30)
 
 
@@ -307,7 +308,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
     """Unknown paths and wrong methods."""
     assert isinstance(error, HTTPException)
     code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    message = f"{request.method} {request.scope['path'][:200]}: {error.detail}"
+    message = f"{request.method} {request.scope[SENT_PATH_KEY][:200]}: {error.detail}"
     fault = HttpError(error.status_code, code, message)
     return Response(
         error_body(fault, detail=error.detail), status_code=error.status_code, headers=error.headers, media_type="application/json"

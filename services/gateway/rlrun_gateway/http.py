@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
@@ -24,6 +25,8 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON_TYPE = (b"content-type", b"application/json")
+_LINGER_SECONDS = 5.0
+_LINGER_BYTES = 64 * 1024 * 1024
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -58,7 +61,6 @@ class Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
-        self.receive = receive
         self.headers: Headers = scope["headers"]
         self.request_id = request_id(self.headers)
         self.extra_headers: Headers = [(b"x-request-id", self.request_id.encode())]
@@ -66,15 +68,45 @@ class Exchange:
         self.body_read = False
         self.finished = False
         self.status = 0
+        self._receive = receive
         self._send = send
         self._began = time.perf_counter()
 
     def elapsed(self) -> float:
         return time.perf_counter() - self._began
 
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body"):
+            self.body_read = True
+        return message
+
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
         await self.write(body, more=False)
+
+    async def refuse(self, status: int, headers: Headers, body: bytes) -> None:
+        """Answers a request whose body was not read to its end, and closes the connection.
+
+        What the client still sends is read and dropped for a while first: bytes that meet a closed socket reset the connection, and with it
+        the answer is lost to clients that only read after their last byte.
+        """
+        if self.body_read:
+            return await self.answer(status, headers, body)
+        await self.start(status, [*headers, (b"content-length", str(len(body)).encode()), (b"connection", b"close")])
+        await self.write(body, more=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                await self._drop_rest()
+        await self.write(b"", more=False)
+
+    async def _drop_rest(self) -> None:
+        dropped = 0
+        while dropped < _LINGER_BYTES:
+            message = await self.receive()
+            if not message.get("more_body"):
+                return
+            dropped += len(message["body"])
 
     async def start(self, status: int, headers: Headers) -> None:
         self.started = True
@@ -124,7 +156,6 @@ async def read_body(exchange: Exchange, *, max_bytes: int, timeout_seconds: floa
                 body = await _read_rest(message, exchange.receive, max_bytes)
     except TimeoutError:
         raise HttpError(408, "request_timeout", f"The request's body did not arrive within {timeout_seconds:g} s") from None
-    exchange.body_read = True
     return bytes(body)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import uvicorn
 
 from rlrun.errors import ConfigError
+from rlrun_gateway.protocol import BoundedHttpProtocol
 
 
 class _Server(uvicorn.Server):
@@ -19,7 +20,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves one ASGI app on one port."""
+    """Serves one ASGI app on one port; port 0 takes a free one."""
 
     def __init__(self, app: Any, *, bind: str, port: int) -> None:
         self._address = f"{bind}:{port}"
@@ -28,7 +29,8 @@ class HttpServer:
                 app,
                 host=bind,
                 port=port,
-                http="httptools",
+                http=BoundedHttpProtocol,
+                ws="none",
                 loop="none",
                 lifespan="off",
                 access_log=False,
@@ -55,6 +57,11 @@ class HttpServer:
                 self._task.result()
                 raise ConfigError(f"cannot listen on {self._address}; is another process using the port?", param="RLRUN_PORT")
             await asyncio.sleep(0.01)
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once it does."""
+        return int(self._server.servers[0].sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Finishes the requests under way, closes the rest after 20 s."""

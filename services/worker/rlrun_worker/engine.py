@@ -22,8 +22,10 @@ Floats = NDArray[np.float32]
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 64
+# Bounds in the precision in which requests carry them.
 # Below this, logits / temperature leaves the range of float32; 0 is greedy.
-MIN_TEMPERATURE = 1e-4
+MIN_TEMPERATURE = float(np.float32(1e-4))
+_MIN_REPETITION_PENALTY = float(np.float32(0.01))
 
 
 class FinishReason(StrEnum):
@@ -61,14 +63,16 @@ class Sampling:
     def __post_init__(self) -> None:
         _in_range("temperature", self.temperature, 0.0, 100.0)
         if 0.0 < self.temperature < MIN_TEMPERATURE:
-            raise InvalidRequest(f"temperature is {self.temperature}; use 0 for greedy, or at least {MIN_TEMPERATURE}", param="temperature")
+            raise InvalidRequest(
+                f"temperature is {self.temperature:g}; use 0 for greedy, or at least {MIN_TEMPERATURE:g}", param="temperature"
+            )
         _in_range("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
             raise InvalidRequest("top_p is 0; it must be above 0 (use temperature 0 for greedy)", param="top_p")
         _in_range("top_k", self.top_k, 0, 2**31 - 1)
         _in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _in_range("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        _in_range("repetition_penalty", self.repetition_penalty, _MIN_REPETITION_PENALTY, 100.0)
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequest(f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are allowed", param="stop")
         if any(not text for text in self.stop):
@@ -77,7 +81,7 @@ class Sampling:
 
 def _in_range(name: str, value: float, low: float, high: float) -> None:
     if not (math.isfinite(value) and low <= value <= high):
-        raise InvalidRequest(f"{name} is {value}; it must be between {low} and {high}", param=name)
+        raise InvalidRequest(f"{name} is {value:g}; it must be between {low:g} and {high:g}", param=name)
 
 
 @dataclass(frozen=True, slots=True)

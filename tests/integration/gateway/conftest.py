@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from rlrun_gateway.asgi import create_app
+from rlrun_gateway.server import HttpServer
 from rlrun_gateway.settings import GatewaySettings
 
 from tests.unit.gateway.scripted import ADMIN_KEY, ScriptedRouter, ScriptedSessions
@@ -32,24 +32,17 @@ def sessions() -> ScriptedSessions:
 @pytest.fixture
 async def serve(router: ScriptedRouter, sessions: ScriptedSessions) -> AsyncIterator[Callable[..., Any]]:
     """Starts a gateway with the given settings; answers its port."""
-    running: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
+    running: list[HttpServer] = []
 
     async def start(**settings: Any) -> int:
-        app = create_app(GatewaySettings(admin_key=ADMIN_KEY, **settings), router, sessions.at)
-        config = uvicorn.Config(app, host="127.0.0.1", port=0, http="httptools", log_config=None, lifespan="off", access_log=False)
-        server = uvicorn.Server(config)
-        task = asyncio.create_task(server._serve())
-        running.append((server, task))
-        async with asyncio.timeout(10):
-            while not server.started:
-                await asyncio.sleep(0.005)
-        return int(server.servers[0].sockets[0].getsockname()[1])
+        server = HttpServer(create_app(GatewaySettings(admin_key=ADMIN_KEY, **settings), router, sessions.at), bind="127.0.0.1", port=0)
+        running.append(server)
+        await server.start(lambda work, *, name: asyncio.create_task(work, name=name))
+        return server.port
 
     yield start
-    for server, task in running:
-        server.force_exit = True
-        server.should_exit = True
-        await task
+    for server in running:
+        await server.stop()
 
 
 @pytest.fixture

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import time
 
 import pytest
+from rlrun_gateway import protocol
 
 from tests.unit.gateway.scripted import ADMIN_KEY, SESSION_KEY, delta_event, hello_events, start_event
 
@@ -18,13 +21,14 @@ def head(*lines: str, path: str = "/v1/chat/completions", key: str = SESSION_KEY
     return "\r\n".join([*fixed, *lines, "", ""]).encode()
 
 
-async def talk(port: int, *pieces: bytes) -> tuple[int, bytes]:
+async def talk(port: int, *pieces: bytes, pause: float = 0.0) -> tuple[int, bytes]:
     """Sends the pieces and reads to the end of the connection, or to the end of an answer with a length."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
+            await asyncio.sleep(pause)
         async with asyncio.timeout(5):
             raw_head = await reader.readuntil(b"\r\n\r\n")
             length = next((int(line[15:]) for line in raw_head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
@@ -140,3 +144,105 @@ async def test_a_client_that_stops_waiting_for_capacity_leaves_the_queue(port, r
     async with asyncio.timeout(1):
         while not router.place_cancelled:
             await asyncio.sleep(0.01)
+
+
+UPGRADES = ["Upgrade: h2c", "upgrade:h2c", "UPGRADE: websocket"]
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize("apart", [True, False])
+async def test_an_offer_to_upgrade_is_declined_and_the_body_is_read(port, sessions, upgrade, apart):
+    """`curl --http2` and Java's HttpClient send it with every first request."""
+    sent = head(upgrade, "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQ", f"content-length: {len(BODY)}")
+    status, _ = await talk(port, *((sent, BODY) if apart else (sent + BODY,)), pause=0.05)
+    assert status == 200
+    assert sessions.requests[0].messages == [b'{"role": "user", "content": "hi"}']
+
+
+async def test_an_upgrade_as_the_last_header_is_declined_too(port):
+    status, _ = await talk(port, head(f"content-length: {len(BODY)}", "connection: upgrade", "upgrade: h2c"), BODY)
+    assert status == 200
+
+
+async def test_an_upgrade_cut_by_the_network_is_refused_not_misread(port, sessions):
+    sent = head(f"content-length: {len(BODY)}", "connection: upgrade", "upgrade: h2c")
+    at = sent.index(b"grade: h2c")
+    status, body = await talk(port, sent[:at], sent[at:] + BODY, pause=0.05)
+    assert (status, "pgrade" in json.loads(body)["error"]["message"]) == (400, True)
+    assert sessions.requests == []
+
+
+@pytest.mark.parametrize("sent", [b"x" * 100, b"\x16\x03\x01\x02\x00\x01", b"CONNECT gateway:443 HTTP/1.1\r\n\r\n"])
+async def test_what_is_no_request_is_a_400(port, sent):
+    status, body = await talk(port, sent)
+    assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_request")
+
+
+async def test_a_broken_chunk_is_a_400(port):
+    status, body = await talk(port, head("transfer-encoding: chunked"), b"zz\r\n")
+    assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize("lines", [["x-long: " + "x" * 1_000_000], [f"x-{number}: 1" for number in range(20_000)]])
+async def test_headers_without_an_end_in_sight_are_cut_off(port, lines):
+    status, body = await talk(port, head(*lines))
+    assert (status, json.loads(body)["error"]["code"]) == (431, "headers_too_large")
+
+
+async def test_headers_within_the_limit_are_served(port):
+    status, _ = await talk(port, head("x-long: " + "x" * 60_000, f"content-length: {len(BODY)}"), BODY)
+    assert status == 200
+
+
+async def test_headers_that_stall_are_given_up_and_trickling_does_not_prolong_them(port, monkeypatch):
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_SECONDS", 0.5)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def trickle():
+        while True:
+            writer.write(b"x")
+            await asyncio.sleep(0.1)
+
+    writer.write(b"GET /v1/models HTTP/1.1\r\nx-slow: ")
+    trickling = asyncio.create_task(trickle())
+    async with asyncio.timeout(5):
+        assert b" 408 " in await reader.readline()
+    trickling.cancel()
+    writer.close()
+
+
+async def test_a_slow_request_after_a_served_one_has_its_own_time(port, monkeypatch):
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_SECONDS", 0.3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for pause in (0.2, 0.2, 0.2):
+        sent = head(f"content-length: {len(BODY)}") + BODY
+        writer.write(sent[:10])
+        await asyncio.sleep(pause)
+        writer.write(sent[10:])
+        raw_head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in raw_head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(length)
+    writer.close()
+
+
+@pytest.mark.parametrize("key", [SESSION_KEY, "wrong"])
+async def test_a_client_that_reads_only_after_its_whole_body_still_learns_why(port, key):
+    """`requests`, and most blocking clients: a reset before they read would be all they saw."""
+
+    def blocking() -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(head("content-length: 5000000", key=key))
+            for _ in range(50):
+                connection.sendall(b" " * 100_000)
+            time.sleep(0.2)
+            return connection.recv(65536)
+
+    answered = await asyncio.to_thread(blocking)
+    assert answered.startswith(b"HTTP/1.1 413" if key == SESSION_KEY else b"HTTP/1.1 401")
+
+
+async def test_utf16_is_no_json_on_a_control_route_either(port):
+    body = '{"reward": 1}'.encode("utf-16-le")
+    status, answered = await talk(port, head(f"content-length: {len(body)}", path="/rl/set_reward"), body)
+    assert (status, json.loads(answered)["error"]["code"]) == (400, "invalid_request")
+    assert "UTF-8" in json.loads(answered)["detail"]

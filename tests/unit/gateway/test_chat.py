@@ -25,6 +25,7 @@ def events_of(text: str) -> list[Any]:
         "/v1/chat/completions/",
         "/v1//chat/completions",
         "/sessions/task-0/v1/chat/completions",
+        "/v1/sessions/task-0/chat/completions",
         "/sessions/task-0/chat/completions",
     ],
 )

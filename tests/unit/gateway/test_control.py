@@ -144,6 +144,21 @@ async def test_a_reward_may_name_its_interaction(client, sessions):
     assert (await client.post("/rl/set_reward", json={"reward": 1.0, "interaction_id": None})).status_code == 200
 
 
+@pytest.mark.parametrize("interaction_id", ["", 5, "x" * 201])
+async def test_a_reward_is_not_given_to_another_interaction_than_the_one_named(client, sessions, interaction_id):
+    answered = await client.post("/rl/set_reward", json={"reward": 1.0, "interaction_id": interaction_id})
+    assert (answered.status_code, answered.json()["error"]["param"]) == (422, "interaction_id")
+    assert sessions.requests == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "application/x-www-form-urlencoded"}, {"content-type": "text/plain"}])
+@pytest.mark.parametrize("path", ["/rl/set_reward", "/grant_capacity"])
+async def test_a_body_that_is_not_declared_as_json_is_415_and_the_message_names_the_header(admin, path, headers):
+    answered = await admin.post(path, content=b'{"reward": 1}', headers=headers)
+    assert answered.status_code == 415
+    assert "application/json" in answered.json()["detail"]
+
+
 async def test_the_end_of_a_session_counts_its_interactions(client):
     answered = await client.post("/rl/end_session")
     assert answered.json() == {"message": "success", "interaction_count": 3}
@@ -174,6 +189,7 @@ async def test_a_path_may_name_the_session_of_any_call_about_it(admin, client, s
     assert (await admin.post("/sessions/task-0/rl/set_reward", json={"reward": 1})).status_code == 200
     assert (await client.post("/sessions/task-0/v1/rl/end_session")).status_code == 200
     assert (await client.get("/sessions/task-0/v1/models")).status_code == 200
+    assert (await client.get("/v1/sessions/task-0/models")).status_code == 200
     assert (await client.post("/sessions/none/rl/end_session")).status_code == 404
     assert [request.session.session_id for request in sessions.requests] == ["task-0", "task-0"]
 
@@ -248,6 +264,7 @@ async def test_without_a_store_the_members_are_still_shown(admin):
 async def test_unknown_paths_and_methods_have_json_errors(admin):
     unknown = await admin.get("/v1/embeddings")
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "unknown_path")
+    assert "GET /v1/embeddings" in unknown.json()["error"]["message"]
     wrong = await admin.get("/rl/start_session")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
 

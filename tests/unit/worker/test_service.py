@@ -96,6 +96,14 @@ async def test_absent_sampling_fields_take_their_documented_defaults() -> None:
     assert engine.calls[0][1][1] == Sampling(temperature=1.0, top_p=1.0, top_k=0, repetition_penalty=1.0, seed=None)
 
 
+@pytest.mark.parametrize("bound", [{"temperature": 1e-4}, {"temperature": 2.0}, {"repetition_penalty": 0.01}, {"repetition_penalty": 10.0}])
+async def test_the_bounds_that_clients_are_told_are_served_although_the_wire_rounds_them(bound: dict[str, float]) -> None:
+    engine = FakeEngine()
+    await InferenceWorker(engine).infer(inference_pb2.InferRequest(prompt_ids=b"\1\0\0\0", sampling=common_pb2.SamplingParams(**bound)))
+    ((field, value),) = bound.items()
+    assert getattr(engine.calls[0][1][1], field) == pytest.approx(value)
+
+
 async def test_stream_marks_only_the_last_piece_finished_and_leaving_it_closes_the_engine_side() -> None:
     engine = FakeEngine()
     pieces = [piece async for piece in InferenceWorker(engine).infer_stream(REQUEST)]

@@ -120,7 +120,7 @@ class TorchEngine:
         self._check_ids(ids, "ids", room_tokens=0)
         self._check_top(top_logprobs)
         if not temperature >= MIN_TEMPERATURE:
-            raise InvalidRequest(f"temperature is {temperature}; scoring needs at least {MIN_TEMPERATURE}", param="temperature")
+            raise InvalidRequest(f"temperature is {temperature:g}; scoring needs at least {MIN_TEMPERATURE:g}", param="temperature")
         return await self._on_thread(lambda: self._score(ids, temperature, top_logprobs))
 
     async def pause(self) -> None:
