@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from rlrun.errors import ConfigError
+
+# What a header can carry, no longer than the gateway takes for a session.
+_KEY = re.compile(r"[\x21-\x7e]{1,512}")
 
 
 def key_hash(key: str) -> str:
@@ -23,14 +27,27 @@ def read_key_file(path: str | Path, *, variable: str) -> str:
     """Reads a secret from a file.
 
     Raises:
-        ConfigError: the file is missing or empty; names the variable that pointed to it.
+        ConfigError: the file is missing or empty, or holds no key; names the variable that pointed to it.
     """
+    where = f"{variable}={path}"
     try:
-        key = Path(path).read_text().strip()
+        content = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"{variable}={path}: {error.strerror}; write the key into that file", param=variable) from error
+        raise ConfigError(f"{where}: {error.strerror}; write the key into that file", param=variable) from error
+    key = content.decode("latin-1").strip()
     if not key:
-        raise ConfigError(f"{variable}={path}: the file is empty; write the key into it", param=variable)
+        raise ConfigError(f"{where}: the file is empty; write the key into it", param=variable)
+    return check_key(key, where=where, param=variable)
+
+
+def check_key(key: str, *, where: str, param: str) -> str:
+    """The key itself.
+
+    Raises:
+        ConfigError: what is there cannot be a key. The message does not repeat it.
+    """
+    if not _KEY.fullmatch(key):
+        raise ConfigError(f"{where}: no key; a key is one line of at most 512 printable ASCII characters without spaces", param=param)
     return key
 
 

@@ -11,9 +11,12 @@ def main() -> None:
     if missing:
         sys.stderr.write(f"error: the command line needs {' and '.join(missing)}\n  next: pip install 'rlrun[cli]'\n")
         raise SystemExit(1)
-    from rlrun.cli.app import build_app
+    try:
+        from rlrun.cli.app import build_app
 
-    build_app()()
+        build_app()()
+    except KeyboardInterrupt:  # while modules are imported; the commands themselves end as they see fit
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

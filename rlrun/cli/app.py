@@ -35,15 +35,17 @@ def build_app() -> typer.Typer:
     _add(session, "show", sessions.show, "rlrun session show my-task-0")
     app.add_typer(session, name="session")
     _add(app, "start-session", session_control.start_session, "rlrun start-session my-task")
-    _add(app, "set-reward", session_control.set_reward, "rlrun set-reward 1.0 --key-file session.key")
+    _add(app, "set-reward", session_control.set_reward, "rlrun set-reward 1.0 --key-file session.key", negative_numbers=True)
     _add(app, "end-session", session_control.end_session, "rlrun end-session --key-file session.key")
     _add(app, "export", export.export, "rlrun export my-task-0 --style concat -o my-task-0.json")
     _add(app, "weights", weights.weights, "rlrun weights")
     return app
 
 
-def _add(app: typer.Typer, name: str, function: Callable[..., None], example: str) -> None:
-    app.command(name, epilog=f"Example: [bold]{example}[/]")(guarded(function))
+def _add(app: typer.Typer, name: str, function: Callable[..., None], example: str, *, negative_numbers: bool = False) -> None:
+    # `-1.0` looks like an option; as an unknown one it is taken for the argument that it is.
+    settings = {"ignore_unknown_options": negative_numbers}
+    app.command(name, epilog=f"Example: [bold]{example}[/]", context_settings=settings)(guarded(function))
 
 
 def _version(wanted: bool) -> None:

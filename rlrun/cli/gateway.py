@@ -11,10 +11,11 @@ import aiohttp
 import msgspec
 import typer
 
-from rlrun.auth import read_key_file
+from rlrun.auth import check_key, read_key_file
 from rlrun.cli.outcome import EXIT_MISUSED, CommandFailed
-from rlrun.client._http import exchange
+from rlrun.client._http import check_base_url, exchange
 from rlrun.errors import (
+    ConfigError,
     Conflict,
     DeadlineExceeded,
     Internal,
@@ -65,7 +66,7 @@ def session_key(key: str | None, path: Path | None) -> str:
             next_step="give it with --key-file, or in RLRUN_SESSION_KEY; start-session prints it",
             exit_code=EXIT_MISUSED,
         )
-    return key
+    return check_key(key, where="--key or RLRUN_SESSION_KEY", param="--key")
 
 
 def call(
@@ -76,9 +77,10 @@ def call(
     Raises:
         CommandFailed: no connection, no answer in time, an error status, or an answer that is not JSON.
     """
-    base = url.rstrip("/")
-    if not base.startswith(("http://", "https://")):
-        raise CommandFailed(f"--url {url}: must begin with http:// or https://", next_step=f"write {DEFAULT_URL}", exit_code=EXIT_MISUSED)
+    try:
+        base = check_base_url(url)
+    except ConfigError as error:
+        raise CommandFailed(f"--url: {error.message}", next_step=f"write it like {DEFAULT_URL}", exit_code=EXIT_MISUSED) from error
 
     async def run() -> dict[str, Any]:
         async with aiohttp.ClientSession() as http:
@@ -87,8 +89,6 @@ def call(
     try:
         return asyncio.run(run())
     except RlrunError as error:
-        if isinstance(error.__cause__, aiohttp.InvalidURL):
-            raise CommandFailed(f"--url {url}: not a URL", next_step=f"write {DEFAULT_URL}", exit_code=EXIT_MISUSED) from error
         raise CommandFailed(error.message, next_step=_next_step(error)) from error
 
 

@@ -33,7 +33,7 @@ def start_session(
 
 
 def set_reward(
-    reward: Annotated[float, typer.Argument(help="The reward, a finite number; negative ones after `--`.")],
+    reward: Annotated[float, typer.Argument(help="The reward, a finite number.")],
     interaction_id: Annotated[
         str | None, typer.Option("--interaction", help="Id of the interaction (chatcmpl-...); the session's last one when not given.")
     ] = None,
@@ -51,7 +51,7 @@ def set_reward(
     if as_json:
         print_json(answer)
     else:
-        typer.echo(f"reward {reward:g} set on {interaction_id or 'the last interaction'}")
+        typer.echo(f"reward {reward:g} set on {answer['interaction_id']}")
 
 
 def end_session(

@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import aiohttp
 
+from rlrun.auth import check_key
 from rlrun.client._export import Export, ExportStyle, export_from_json
-from rlrun.client._http import exchange
+from rlrun.client._http import check_base_url, exchange
 from rlrun.errors import ConfigError
 from rlrun.retry import RetryPolicy, retried
 
@@ -84,7 +85,10 @@ class AsyncSessionClient:
         timeout_seconds: float = 10.0,
         start_timeout_seconds: float = 150.0,
     ) -> None:
-        self.root_url = base_url.rstrip("/").removesuffix("/v1")
+        self.root_url = check_base_url(base_url).removesuffix("/v1")
+        for param, key in (("admin_key", admin_key), ("api_key", api_key)):
+            if key is not None:
+                check_key(key, where=param, param=param)
         self._admin_key = admin_key
         self._api_key = api_key
         self._retry = retry or RetryPolicy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from rlrun.errors import (
     BY_CODE,
     ClientError,
+    ConfigError,
     Conflict,
     DeadlineExceeded,
     Internal,
@@ -41,6 +43,25 @@ _BY_STATUS: dict[int, type[RlrunError]] = {
     503: Unavailable,
     504: DeadlineExceeded,
 }
+
+
+def check_base_url(url: str) -> str:
+    """A gateway's URL without a slash at its end.
+
+    Raises:
+        ConfigError: no HTTP URL, or one with more than host, port and path.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not url.isprintable() or " " in url:
+        raise ConfigError(f"{url!r:.200} is no URL of the form http://HOST:PORT or https://HOST:PORT", param="base_url")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        shown = f"{parts.scheme}://...{parts.hostname}"
+        raise ConfigError(f"{shown}: a gateway's URL has no user, query or fragment; keys go into headers", param="base_url")
+    return url.rstrip("/")
 
 
 async def exchange(

@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 
 from rlrun import spec
-from rlrun.errors import RlrunError, Unavailable
+from rlrun.errors import ConfigError, RlrunError, Unavailable
 from rlrun.local.blocks import client_blocks
 from rlrun.local.processes import Backoff, Child, end_process, end_with_parent, free_port, inherited_environ
 from rlrun.local.redis import EmbeddedRedis
@@ -118,8 +118,7 @@ class LocalStack:
         self._redis_started = time.monotonic()
 
     def _prepare(self) -> None:
-        _make_private(self.data_dir)
-        (self.data_dir / "logs").mkdir(mode=0o700, exist_ok=True)
+        _make_data_dir(self.data_dir)
         for name in ("admin.key", "service.token"):
             _write_secret(self.data_dir / name)
         self._redis = EmbeddedRedis(self.data_dir / "redis")
@@ -190,11 +189,19 @@ def make_model(uri: str, data_dir: Path) -> str:
     return f"file://{directory}"
 
 
-def _make_private(directory: Path) -> None:
-    """Prompts and answers lie in there. A directory that is there already and has no admin key is not ours: it keeps its mode."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if (directory / "admin.key").exists():
-        directory.chmod(0o700)
+def _make_data_dir(directory: Path) -> None:
+    """Prompts and answers lie in there. A directory that is there already and has no admin key is not ours: it keeps its mode.
+
+    Raises:
+        ConfigError: it cannot be made, or not be written to.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (directory / "admin.key").exists():
+            directory.chmod(0o700)
+        (directory / "logs").mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"data directory {directory}: {error.strerror}; give another with --data-dir", param="--data-dir") from error
 
 
 def _write_secret(path: Path) -> None:

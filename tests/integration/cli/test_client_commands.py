@@ -127,15 +127,16 @@ def test_an_administrative_command_calls_its_path_with_the_admin_key(
     ("words", "path", "body"),
     [
         (["set-reward", "0.5"], "/rl/set_reward", {"reward": 0.5}),
+        (["set-reward", "-1.0"], "/rl/set_reward", {"reward": -1.0}),
         (["set-reward", "--interaction", "chatcmpl-1", "--", "-1"], "/rl/set_reward", {"reward": -1.0, "interaction_id": "chatcmpl-1"}),
         (["end-session"], "/rl/end_session", {}),
     ],
-    ids=["last", "negative", "end"],
+    ids=["last", "negative", "negative after --", "end"],
 )
 def test_rewards_and_the_end_use_the_sessions_key(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, words: list[str], path: str, body: dict[str, Any]
 ) -> None:
-    gateway.answers[path] = (200, {"message": "success"}, {})
+    gateway.answers[path] = (200, {"message": "success", "interaction_id": "chatcmpl-1"}, {})
     monkeypatch.setenv("RLRUN_SESSION_KEY", "sk-session")
     result = invoke(*words)
     assert result.exit_code == 0, result.output
@@ -171,6 +172,30 @@ def test_a_refusal_ends_with_1_a_message_and_a_next_step(
     assert result.exit_code == 1
     assert message in result.stderr
     assert next_step in result.stderr.partition("next: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "message"),
+    [
+        (["status", "--url", "http://user:pass@127.0.0.1"], 2, "http://...127.0.0.1: a gateway's URL has no user"),
+        (["status", "--url", "http://127.0.0.1:99999"], 2, "no URL of the form"),
+        (["status", "--url", "127.0.0.1:8080"], 2, "no URL of the form"),
+        (["end-session", "--key", "sk-1\nX-Other: 1"], 2, "no key; a key is one line"),
+        (["end-session", "--key-file", "two-lines"], 2, "no key; a key is one line"),
+        (["set-reward", "--nonsense"], 2, "--nonsense"),
+        (["set-reward", "-1.0", "-2.0"], 2, "unexpected extra argument"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_words_end_with_a_message_and_no_request(
+    gateway: FakeGateway, tmp_path: Path, words: list[str], exit_code: int, message: str
+) -> None:
+    (tmp_path / "two-lines").write_text("sk-1\nsk-2\n")
+    result = invoke(*words)
+    assert (result.exit_code, gateway.requests) == (exit_code, [])
+    assert message in result.stderr
+    assert "pass@" not in result.stderr
+    assert "sk-1" not in result.stderr
 
 
 def test_a_slow_gateway_is_given_up(gateway: FakeGateway) -> None:

@@ -67,6 +67,13 @@ def test_validate_lists_every_fault_and_ends_with_2(tmp_path: Path) -> None:
     assert result.stdout == ""
 
 
+def test_up_reports_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    result = RUNNER.invoke(build_app(), ["up", "-f", str(EXAMPLE), "--data-dir", str(tmp_path / "data")])
+    assert result.exit_code == 1
+    assert "data: File exists; give another with --data-dir" in result.stderr.replace("\n", " ")
+
+
 def test_up_reports_a_wrong_document_before_it_starts(tmp_path: Path) -> None:
     result = RUNNER.invoke(build_app(), ["up", "-f", str(tmp_path / "none.yaml")])
     assert result.exit_code == 2
@@ -131,7 +138,7 @@ MISUSED = [
     (["end-session"], "no session key", "--key-file"),
     (["set-reward", "nan", "--key", "k"], "must be a finite number", "1.0"),
     (["status", "--admin-key-file", "absent"], "--admin-key-file=absent: No such file", ""),
-    (["end-session", "--key", "k", "--url", "localhost:1"], "must begin with http:// or https://", "http://127.0.0.1:8080"),
+    (["end-session", "--key", "k", "--url", "localhost:1"], "no URL of the form http://HOST:PORT", "http://127.0.0.1:8080"),
 ]
 
 

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from rlrun.client import AsyncSessionClient
 from rlrun.client._http import error_from
 from rlrun.errors import (
+    ConfigError,
     Conflict,
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -63,3 +65,31 @@ def test_message_says_where_and_why() -> None:
 )
 def test_retry_after_is_read_in_seconds_and_nonsense_falls_back_to_the_error_s_own(headers: dict[str, str], seconds: float) -> None:
     assert error_from(429, headers, body("no_capacity"), where="").retry_after_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost:8080", "ftp://host", "http://", "http://host:port", "http://host:99999", "http://a b", "http://host/\n", "http://[::1"],
+)
+def test_a_client_refuses_what_is_no_url(url: str) -> None:
+    with pytest.raises(ConfigError, match="no URL of the form"):
+        AsyncSessionClient(url)
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@host", "http://host?api_key=secret", "http://host#secret"])
+def test_a_client_refuses_a_url_with_more_than_an_address_and_does_not_repeat_it(url: str) -> None:
+    with pytest.raises(ConfigError, match="keys go into headers") as refused:
+        AsyncSessionClient(url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["http://host:8080", "https://host/", "http://host/v1", "http://[::1]:8080/v1/"])
+def test_a_clients_url_may_end_with_v1_or_a_slash(url: str) -> None:
+    assert AsyncSessionClient(url).root_url == url.rstrip("/").removesuffix("/v1")
+
+
+@pytest.mark.parametrize("keys", [{"admin_key": "two\nlines"}, {"api_key": ""}])
+def test_a_client_refuses_what_cannot_be_a_key(keys: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="no key") as refused:
+        AsyncSessionClient("http://host", **keys)
+    assert refused.value.param in keys
