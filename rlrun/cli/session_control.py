@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rlrun.cli import gateway
-from rlrun.cli.outcome import EXIT_MISUSED, CommandFailed, JsonOption, print_json
+from rlrun.cli.outcome import JsonOption, print_json
 from rlrun.cli.provider_blocks import Client, provider_block
 
 
@@ -32,8 +32,25 @@ def start_session(
     typer.echo(provider_block(client, base_url=url, api_key=answer["api_key"], model=model))
 
 
+def _finite(text: str) -> float:
+    """Also told to mistyped options, which `ignore_unknown_options` takes for this argument."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise typer.BadParameter(f"{text!r} is neither a finite number such as 1.0 nor an option of this command")
+    return number
+
+
 def set_reward(
-    reward: Annotated[float, typer.Argument(help="The reward, a finite number.")],
+    reward: Annotated[
+        float,
+        typer.Argument(
+            help="The reward, a finite number.",
+            parser=_finite,
+        ),
+    ],
     interaction_id: Annotated[
         str | None, typer.Option("--interaction", help="Id of the interaction (chatcmpl-...); the session's last one when not given.")
     ] = None,
@@ -44,8 +61,6 @@ def set_reward(
     as_json: JsonOption = False,
 ) -> None:
     """Sets the reward of an interaction."""
-    if not math.isfinite(reward):
-        raise CommandFailed(f"reward {reward}: must be a finite number", next_step="give a number such as 1.0", exit_code=EXIT_MISUSED)
     body: dict[str, Any] = {"reward": reward} | ({"interaction_id": interaction_id} if interaction_id is not None else {})
     answer = gateway.call("POST", url, "/rl/set_reward", key=gateway.session_key(key, key_file), body=body, timeout_seconds=timeout)
     if as_json:

@@ -183,6 +183,7 @@ def test_a_refusal_ends_with_1_a_message_and_a_next_step(
         (["end-session", "--key", "sk-1\nX-Other: 1"], 2, "no key; a key is one line"),
         (["end-session", "--key-file", "two-lines"], 2, "no key; a key is one line"),
         (["set-reward", "--nonsense"], 2, "--nonsense"),
+        (["set-reward", "nan"], 2, "finite number"),
         (["set-reward", "-1.0", "-2.0"], 2, "unexpected extra argument"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
